@@ -1,0 +1,219 @@
+"""The experiment file: what to train, on what, and how. Pydantic models, frozen, no unknown keys.
+
+The descriptions are what `slime-hpc explain KEY` prints. Knows nothing of clusters, and reads no file.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Section(BaseModel):
+    """A table of the experiment file: frozen, and closed to unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Model(Section):
+    """The language model: a Hugging Face folder."""
+
+    path: str = Field(description="Folder with config.json, the tokenizer and (unless init = 'random') safetensors weights.")
+    init: Literal["pretrained", "random"] = Field(
+        default="pretrained",
+        description="'pretrained' reads the folder's weights; 'random' draws them from `seed` (the folder then needs only config.json and the tokenizer).",
+    )
+    dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="Type of the parameters in trainer and engines.")
+    prepare: str | None = Field(
+        default=None,
+        description="'module:function' that makes the folder when it is missing; `slime-hpc recipes prepare NAME` runs it.",
+    )
+
+
+class Data(Section):
+    """Where prompts come from. Exactly one of `prompts` and `source`."""
+
+    prompts: str | None = Field(default=None, description="JSONL or Parquet file, one prompt a line.")
+    source: str | None = Field(default=None, description="'module:function'; called with `options`, returns a sequence of Prompt.")
+    options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of `source`.")
+    prompt_key: str = Field(default="prompt", description="Field of a line that holds the prompt: a string, or a list of chat messages.")
+    answer_key: str = Field(default="answer", description="Field of a line that holds the reference answer; rewards see it.")
+    chat: bool = Field(default=False, description="Put the prompt through the tokenizer's chat template.")
+    shuffle: bool = Field(default=True, description="Shuffle anew in every epoch, from `seed`.")
+
+
+class Evaluation(Section):
+    """Held-out problems, never trained on: pass rate before the first and after the last step."""
+
+    prompts: str | None = Field(default=None, description="JSONL or Parquet file of held-out prompts.")
+    source: str | None = Field(default=None, description="'module:function' that returns the held-out prompts.")
+    options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of `source`.")
+    interval: NonNegative = Field(default=0, description="Also evaluate every so many steps; 0 = only before and after.")
+    limit: NonNegative = Field(default=0, description="Use only the first so many problems; 0 = all.")
+    temperature: float = Field(default=0.0, ge=0.0, description="Sampling temperature; 0 = greedy.")
+
+
+class RolloutGroup(Section):
+    """Engines of one kind and one size."""
+
+    kind: Literal["regular", "prefill", "decode"] = Field(default="regular", description="What the engines do.")
+    engines: Positive = Field(default=1, description="Number of engines.")
+    gpus_per_engine: Positive = Field(default=1, description="GPUs (on a CPU cluster: processes) of an engine = its tensor-parallel size.")
+    nodes: NonNegative = Field(default=0, description="Nodes for this group; 0 = as few as hold the engines.")
+
+
+class Rollout(Section):
+    """How answers are generated."""
+
+    prompts_per_step: Positive = Field(default=32, description="Prompt groups in a batch.")
+    samples_per_prompt: Positive = Field(default=8, description="Answers to each prompt: the group of GRPO.")
+    max_tokens: Positive = Field(default=1024, description="Most new tokens in an answer.")
+    temperature: float = Field(default=1.0, gt=0.0, description="Sampling temperature; the trainer scales its logits alike.")
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0, description="Nucleus sampling; log-probs compare with the trainer's only at 1.")
+    stop: list[str] = Field(default_factory=list, description="Strings that end an answer.")
+    concurrency: Positive = Field(default=256, description="Requests in flight at the router.")
+    request_timeout_s: float = Field(default=600.0, gt=0, description="Deadline of one request; then it is sent again.")
+    request_retries: NonNegative = Field(default=3, description="Times a failed request is sent again before the run fails.")
+    mode: Literal["sync"] = Field(default="sync", description="'sync': generate, train, push, in turn.")
+    groups: list[RolloutGroup] = Field(default_factory=lambda: [RolloutGroup()], description="Groups of engines.")
+    router_policy: Literal["round_robin", "random", "cache_aware", "power_of_two"] = Field(
+        default="cache_aware", description="How sglang-router spreads requests."
+    )
+    context_length: NonNegative = Field(default=0, description="Longest prompt + answer an engine takes; 0 = the model's own limit.")
+    sglang: dict[str, Any] = Field(default_factory=dict, description="Passed through to SGLang's ServerArgs (names with underscores).")
+
+
+class Reward(Section):
+    """How answers are scored."""
+
+    kind: str = Field(default="math", description="'math', 'exact', 'reasoning_gym', or 'module:function' of your own.")
+    options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the reward.")
+    timeout_s: float = Field(default=30.0, gt=0, description="An answer whose scoring takes longer gets 0 and is marked.")
+
+
+class Algorithm(Section):
+    """From rewards to a loss."""
+
+    advantage: Literal["grpo"] = Field(default="grpo", description="(r - mean) / (std + eps) within the group of a prompt.")
+    normalize_std: bool = Field(default=True, description="Divide by the group's standard deviation (off: Dr. GRPO).")
+    loss: Literal["ppo_clip"] = Field(default="ppo_clip", description="The policy loss.")
+    clip_low: float = Field(default=0.2, ge=0, lt=1, description="Lower clip of the importance ratio: 1 - clip_low.")
+    clip_high: float = Field(default=0.2, ge=0, description="Upper clip of the importance ratio: 1 + clip_high.")
+    loss_mean: Literal["sample", "token"] = Field(
+        default="sample", description="'sample': mean over each answer's tokens, then over answers; 'token': over all tokens."
+    )
+    kl_coef: float = Field(
+        default=0.0, ge=0, description="Weight of the KL term against the reference model in the loss; 0 = no reference model."
+    )
+    kl_estimator: Literal["k1", "k2", "k3"] = Field(default="k3", description="KL estimator (Schulman 2020).")
+    entropy_coef: float = Field(default=0.0, ge=0, description="Weight of the entropy bonus.")
+
+
+class Optimizer(Section):
+    """AdamW, through Megatron's optimizer."""
+
+    lr: float = Field(default=1e-6, ge=0, description="Learning rate.")
+    warmup_steps: NonNegative = Field(default=0, description="Steps of linear warm-up.")
+    decay: Literal["constant", "linear"] = Field(default="constant", description="Course of the learning rate after the warm-up.")
+    final_fraction: Fraction = Field(default=0.1, description="Learning rate at the end of a linear decay, as a fraction of `lr`.")
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW's first decay.")
+    beta2: float = Field(default=0.95, ge=0, lt=1, description="AdamW's second decay.")
+    eps: float = Field(default=1e-8, gt=0, description="AdamW's epsilon.")
+    weight_decay: float = Field(default=0.0, ge=0, description="AdamW's weight decay.")
+    clip_grad: float = Field(default=1.0, ge=0, description="Largest gradient norm; 0 = no clipping.")
+
+
+class WarmStart(Section):
+    """Supervised fine-tuning before the first RL step, reported apart from it."""
+
+    source: str = Field(description="'module:function'; called with `options`, returns a sequence of Demonstration.")
+    options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of `source`.")
+    steps: Positive = Field(default=100, description="Optimizer steps.")
+    samples_per_step: Positive = Field(default=128, description="Demonstrations in a step.")
+    optimizer: Optimizer = Field(default_factory=Optimizer, description="Optimizer of the warm start; its state is dropped afterwards.")
+
+
+class Trainer(Section):
+    """Megatron-core's share."""
+
+    nodes: Positive = Field(default=1, description="Nodes of the trainer.")
+    gpus_per_node: NonNegative = Field(default=0, description="GPUs (CPU cluster: ranks) on each of them; 0 = all the node has.")
+    tensor_parallel: Positive = Field(default=1, description="Tensor-parallel size.")
+    pipeline_parallel: Positive = Field(default=1, description="Pipeline-parallel size.")
+    sequence_parallel: bool = Field(default=False, description="Split activations along the sequence between tensor-parallel ranks.")
+    tokens_per_gpu: Positive = Field(default=9216, description="Most tokens in a packed micro-batch.")
+    updates_per_step: Positive = Field(default=1, description="Optimizer updates per batch; must divide rollout.prompts_per_step.")
+    recompute: bool = Field(default=False, description="Recompute activations in the backward pass.")
+    threads: NonNegative = Field(default=0, description="CPU threads of a rank; 0 = the rank's share of its node.")
+    optimizer: Optimizer = Field(default_factory=Optimizer, description="Optimizer of the RL steps.")
+    megatron: dict[str, Any] = Field(default_factory=dict, description="Passed through to Megatron's TransformerConfig.")
+
+
+class Sync(Section):
+    """How weights go from trainer to engines."""
+
+    transport: Literal["distributed", "disk"] = Field(
+        default="distributed",
+        description="'distributed': a process group (NCCL, on CPU gloo) in flat buckets; 'disk': a full checkpoint that engines load.",
+    )
+    bucket_mib: Positive = Field(default=512, description="Size of a bucket.")
+    timeout_s: float = Field(default=300.0, gt=0, description="A push that takes longer fails, with the engine's own words.")
+    verify: bool = Field(default=False, description="After each push compare greedy log-probs of a fixed prompt, trainer against engines.")
+    verify_tolerance: float = Field(default=1e-3, gt=0, description="Largest difference of a log-prob that `verify` accepts.")
+
+
+class Checkpoint(Section):
+    """When training state is saved."""
+
+    interval: NonNegative = Field(default=20, description="Save every so many steps, and after the last; 0 = only after the last.")
+    keep: Positive = Field(default=3, description="Newest checkpoints to keep.")
+
+
+class SlurmJob(Section):
+    """What the job asks of Slurm."""
+
+    account: str | None = Field(default=None, description="Account to charge.")
+    partition: str | None = Field(default=None, description="Partition; default: the topology's.")
+    qos: str | None = Field(default=None, description="Quality of service.")
+    time: str | None = Field(default=None, description="Time limit, [days-]hours:minutes:seconds; default: the topology's.")
+    extra: list[str] = Field(default_factory=list, description="More #SBATCH directives, e.g. '--reservation=x'.")
+
+
+class Container(Section):
+    """The image the roles run in."""
+
+    runtime: Literal["none", "apptainer", "pyxis", "enroot"] | None = Field(
+        default=None, description="Container runtime; default: the topology's."
+    )
+    image: str | None = Field(default=None, description="Image file, or registry reference where the runtime takes one.")
+    mounts: list[str] = Field(default_factory=list, description="More bind mounts, host:container[:ro].")
+
+
+class Experiment(Section):
+    """One training run."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Name of the run; the job's name and a folder's.")
+    steps: Positive = Field(default=100, description="RL steps.")
+    seed: int = Field(default=0, ge=0, description="Seed of prompts, sampling and random weights.")
+    deterministic: bool = Field(
+        default=True, description="Seed every request, and use deterministic kernels, so that a run can be repeated."
+    )
+    topology: str = Field(default="local", description="Name or path of the topology file.")
+    runs: str = Field(default="runs", description="Folder of run folders, on the shared file system.")
+    model: Model = Field(description="The language model.")
+    data: Data = Field(description="Training prompts.")
+    eval: Evaluation | None = Field(default=None, description="Held-out problems.")
+    rollout: Rollout = Field(default_factory=Rollout, description="Generation.")
+    reward: Reward = Field(default_factory=Reward, description="Scoring.")
+    algorithm: Algorithm = Field(default_factory=Algorithm, description="Advantage and loss.")
+    warm_start: WarmStart | None = Field(default=None, description="Supervised start.")
+    trainer: Trainer = Field(default_factory=Trainer, description="Training.")
+    sync: Sync = Field(default_factory=Sync, description="Weight transfer.")
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Checkpoints.")
+    slurm: SlurmJob = Field(default_factory=SlurmJob, description="The Slurm job.")
+    container: Container = Field(default_factory=Container, description="The container.")

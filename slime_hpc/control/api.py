@@ -1,0 +1,56 @@
+"""The control API of a run: what the trainer asks of the controller, and the client that asks it.
+
+    POST /v1/trainer            {"attempt", "step"}       the trainer holds the weights of `step`; answers the engines
+    POST /v1/weights/begin      {"version"}               answers when no request is in flight at the engines
+    POST /v1/weights/commit     {"version", "metrics"}    all engines hold `version`
+    GET  /v1/batches/{step}     ?wait_s=                  200 {"path"}, 204 not yet, 409 {"error"}
+    POST /v1/events             {"kind", ...}             one line of metrics.jsonl
+    POST /v1/finish             {"step"}                  the trainer has done its last step
+    GET  /v1/status             what the run does now
+
+Every request bears the run's token. The server is `rollout.control_server`; this module knows no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from slime_hpc.control.endpoint import Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReady:
+    """A sealed batch waits to be trained on."""
+
+    step: int
+    path: Path
+
+
+class Controller(Protocol):
+    """The controller, as the trainer sees it. Every call raises RunError when the controller cannot go on."""
+
+    def register(self, *, attempt: int, step: int) -> list[Endpoint]:
+        """Say that the trainer holds the weights of `step`; wait for and return the engines."""
+        ...
+
+    def begin_weights(self, version: int) -> None:
+        """Return when the engines are idle and may be written to."""
+        ...
+
+    def commit_weights(self, version: int, metrics: dict[str, float]) -> None:
+        """All engines hold `version`: generation may go on with it."""
+        ...
+
+    def next_batch(self, step: int) -> BatchReady:
+        """Wait for the batch of `step`."""
+        ...
+
+    def report(self, kind: str, **values: Any) -> None:
+        """Append one event to the run's metrics."""
+        ...
+
+    def finish(self, step: int) -> None:
+        """The last step is trained, pushed and saved."""
+        ...

@@ -1,0 +1,55 @@
+"""The event stream of a run: one JSON object a line in metrics.jsonl, appended by the controller alone.
+
+    kind         step of  values
+    attempt      -        attempt, step (that the trainer goes on from)
+    warm_start   warm-up  loss, lr, seconds
+    rollout      RL       reward_mean, reward_std, groups_with_spread, response_tokens, response_tokens_mean, truncated,
+                          reward_failed, retries, weight_version, staleness, seconds_generate, seconds_reward
+    train        RL       loss, grad_norm, lr, tokens, logprob_abs_diff_mean, logprob_abs_diff_max, kl, entropy, clip_fraction,
+                          ratio_max, seconds_wait, seconds_logprobs, seconds_train
+    push         version  bytes, buckets, seconds, seconds_gather, seconds_wire, verify_abs_diff (when sync.verify is on)
+    checkpoint   RL       seconds, path
+    eval         RL       pass_rate, problems, seconds
+
+Every line also has `kind`, `step`, `attempt` and `time` (Unix seconds). A step that is trained again after a restart appears again;
+the later line counts. Knows nothing of who emits what.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+
+
+def append(path: Path, event: Event) -> None:
+    """Append one event in one write, so that a crash leaves at most one incomplete last line."""
+    line = json.dumps(event, allow_nan=True, separators=(",", ":")) + "\n"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
+def read(path: Path) -> Iterator[Event]:
+    """All events; an incomplete line (a crash, a write in progress) is passed over."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return
+    for line in text.splitlines():
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            continue
+
+
+def by_step(path: Path, kind: str) -> dict[int, Event]:
+    """The newest event of one kind for each step, in step order."""
+    newest = {event["step"]: event for event in read(path) if event["kind"] == kind}
+    return dict(sorted(newest.items()))
