@@ -26,7 +26,7 @@ class Model(Section):
     path: str = Field(description="Folder with config.json, the tokenizer and (unless init = 'random') safetensors weights.")
     init: Literal["pretrained", "random"] = Field(
         default="pretrained",
-        description="'pretrained' reads the folder's weights; 'random' draws them from `seed` (the folder then needs only config.json and the tokenizer).",
+        description="'pretrained' reads the folder's weights; 'random' draws them from `seed` (config.json and tokenizer suffice).",
     )
     dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="Type of the parameters in trainer and engines.")
     prepare: str | None = Field(
