@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -35,24 +35,32 @@ class Model(Section):
     )
 
 
-class Data(Section):
-    """Where prompts come from. Exactly one of `prompts` and `source`."""
+class PromptOrigin(Section):
+    """Prompts from a file or from code: exactly one of `prompts` and `source`."""
 
     prompts: str | None = Field(default=None, description="JSONL or Parquet file, one prompt a line.")
     source: str | None = Field(default=None, description="'module:function'; called with `options`, returns a sequence of Prompt.")
     options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of `source`.")
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> PromptOrigin:
+        if (self.prompts is None) == (self.source is None):
+            raise ValueError("Give exactly one of 'prompts' and 'source'.")
+        return self
+
+
+class Data(PromptOrigin):
+    """Where training prompts come from."""
+
     prompt_key: str = Field(default="prompt", description="Field of a line that holds the prompt: a string, or a list of chat messages.")
     answer_key: str = Field(default="answer", description="Field of a line that holds the reference answer; rewards see it.")
     chat: bool = Field(default=False, description="Put the prompt through the tokenizer's chat template.")
     shuffle: bool = Field(default=True, description="Shuffle anew in every epoch, from `seed`.")
 
 
-class Evaluation(Section):
+class Evaluation(PromptOrigin):
     """Held-out problems, never trained on: pass rate before the first and after the last step."""
 
-    prompts: str | None = Field(default=None, description="JSONL or Parquet file of held-out prompts.")
-    source: str | None = Field(default=None, description="'module:function' that returns the held-out prompts.")
-    options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of `source`.")
     interval: NonNegative = Field(default=0, description="Also evaluate every so many steps; 0 = only before and after.")
     limit: NonNegative = Field(default=0, description="Use only the first so many problems; 0 = all.")
     temperature: float = Field(default=0.0, ge=0.0, description="Sampling temperature; 0 = greedy.")
@@ -142,7 +150,10 @@ class Trainer(Section):
     """Megatron-core's share."""
 
     nodes: Positive = Field(default=1, description="Nodes of the trainer.")
-    gpus_per_node: NonNegative = Field(default=0, description="GPUs (CPU cluster: ranks) on each of them; 0 = all the node has.")
+    gpus_per_node: NonNegative = Field(
+        default=0,
+        description="GPUs (CPU cluster: ranks) on each of them; 0 = all the node has, on a CPU cluster as few as the parallel sizes need.",
+    )
     tensor_parallel: Positive = Field(default=1, description="Tensor-parallel size.")
     pipeline_parallel: Positive = Field(default=1, description="Pipeline-parallel size.")
     sequence_parallel: bool = Field(default=False, description="Split activations along the sequence between tensor-parallel ranks.")

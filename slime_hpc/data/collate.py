@@ -1,0 +1,44 @@
+"""From samples to a batch: flat arrays with offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from slime_hpc.data.batch import Batch
+from slime_hpc.data.sample import Sample
+
+
+def offsets(lengths: Iterable[int]) -> npt.NDArray[np.int64]:
+    """(N + 1,) running sums that start at 0."""
+    return np.concatenate([[0], np.cumsum(np.fromiter(lengths, dtype=np.int64))]).astype(np.int64)
+
+
+def collate(samples: Sequence[Sample], *, step: int, weight_version: int) -> Batch:
+    """All samples of a step, in the order given."""
+    texts = [sample.text.encode() for sample in samples]
+    tokens = [part for s in samples for part in (s.prompt_tokens_P, s.response_tokens_R)]
+    return Batch(
+        step=step,
+        weight_version=weight_version,
+        tokens_T=_join(tokens, np.int32),
+        token_offsets=offsets(len(s.prompt_tokens_P) + len(s.response_tokens_R) for s in samples),
+        response_offsets=offsets(len(s.response_tokens_R) for s in samples),
+        logprobs_R=_join([s.logprobs_R for s in samples], np.float32),
+        loss_mask_R=_join([s.loss_mask_R for s in samples], np.uint8),
+        reward_N=np.array([s.reward for s in samples], np.float32),
+        reward_failed_N=np.array([s.reward_failed for s in samples], np.uint8),
+        group_N=np.array([s.group for s in samples], np.int64),
+        index_N=np.array([s.index for s in samples], np.int32),
+        finish_N=np.array([s.finish for s in samples], np.uint8),
+        weight_version_N=np.array([s.weight_version for s in samples], np.int32),
+        weight_version_last_N=np.array([s.weight_version_last for s in samples], np.int32),
+        text_bytes=np.frombuffer(b"".join(texts), np.uint8),
+        text_offsets=offsets(len(text) for text in texts),
+    )
+
+
+def _join(parts: Sequence[npt.NDArray[np.generic]], dtype: type[np.generic]) -> npt.NDArray[np.generic]:
+    return np.concatenate(parts).astype(dtype) if parts else np.empty(0, dtype)

@@ -1,0 +1,54 @@
+"""Estimated memory of one trainer rank and one engine, to catch a plan that cannot fit before it waits in a queue.
+
+Trainer, a parameter: weight 2 or 4 bytes, gradient 4 (fp32), optimizer 12 (fp32 copy and two moments) sharded over data parallel.
+Activations of a layer, a token: about 34 x hidden bytes in bf16 (Korthikanti et al. 2022, eq. 2, without the attention matrix), double in fp32.
+"""
+
+from __future__ import annotations
+
+from slime_hpc.config.schema import Experiment
+from slime_hpc.plan.job import MemoryEstimate, RolePlan
+from slime_hpc.plan.model_config import ModelConfig
+from slime_hpc.topology.schema import Topology
+
+_GIB = 2.0**30
+
+
+def estimate(experiment: Experiment, topology: Topology, model: ModelConfig, roles: tuple[RolePlan, ...]) -> tuple[MemoryEstimate, ...]:
+    """One estimate for the trainer, and one for each group of engines."""
+    return tuple(_estimate(role, experiment, topology, model) for role in roles if role.kind in ("trainer", "engines"))
+
+
+def _estimate(role: RolePlan, experiment: Experiment, topology: Topology, model: ModelConfig) -> MemoryEstimate:
+    width = 4 if experiment.model.dtype == "float32" else 2
+    available = float(topology.node.gpu_memory_gib) if topology.accelerator == "cuda" else role.memory_gib / role.tasks_per_node
+    if role.kind == "trainer":
+        trainer = experiment.trainer
+        model_parallel = trainer.tensor_parallel * trainer.pipeline_parallel
+        parameters = model.num_parameters / model_parallel
+        layers = 1 if trainer.recompute else model.num_layers / trainer.pipeline_parallel
+        activations = trainer.tokens_per_gpu * model.hidden_size * 17 * width * layers / trainer.tensor_parallel
+        copies = 2 if experiment.algorithm.kl_coef > 0 else 1
+        return MemoryEstimate(
+            role=role.name,
+            weights_gib=copies * parameters * width / _GIB,
+            gradients_gib=parameters * 4 / _GIB,
+            optimizer_gib=parameters * 12 / max(1, role.num_tasks // model_parallel) / _GIB,
+            activations_gib=activations / _GIB,
+            cache_gib=0.0,
+            available_gib=available,
+        )
+    group = experiment.rollout.groups[role.group]
+    context = experiment.rollout.context_length or model.max_positions
+    token = 2 * model.num_layers * model.num_kv_heads * model.head_dim * width / group.gpus_per_engine
+    engines = sum(g.engines for g in experiment.rollout.groups)
+    running = min(experiment.rollout.concurrency, experiment.rollout.prompts_per_step * experiment.rollout.samples_per_prompt) / engines
+    return MemoryEstimate(
+        role=role.name,
+        weights_gib=model.num_parameters * width / group.gpus_per_engine / _GIB,
+        gradients_gib=0.0,
+        optimizer_gib=0.0,
+        activations_gib=0.0,
+        cache_gib=running * min(context, 2 * experiment.rollout.max_tokens) * token / _GIB,
+        available_gib=available,
+    )

@@ -1,0 +1,135 @@
+"""From an experiment and a topology to a job plan, or to an error that shows the arithmetic. Reads the model's config.json, no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slime_hpc.config.schema import Experiment
+from slime_hpc.data.prompt_file import read_prompts
+from slime_hpc.errors import PlanError
+from slime_hpc.plan.job import JobPlan, MemoryEstimate
+from slime_hpc.plan.memory import estimate
+from slime_hpc.plan.model_config import ModelConfig, read_model_config
+from slime_hpc.plan.partition import partition, trainer_ranks_per_node
+from slime_hpc.topology.schema import Topology
+
+
+def plan_job(experiment: Experiment, topology: Topology) -> JobPlan:
+    """The plan. Raises PlanError or DataError; has no effect but reading."""
+    model = read_model_config(Path(experiment.model.path), needs_weights=experiment.model.init == "pretrained")
+    _check_parallel(experiment, model)
+    roles = partition(experiment, topology)
+    ranks = trainer_ranks_per_node(experiment, topology) * experiment.trainer.nodes
+    data_parallel = ranks // (experiment.trainer.tensor_parallel * experiment.trainer.pipeline_parallel)
+    _check_batch(experiment, data_parallel)
+    _check_lengths(experiment, model)
+    _check_slurm(experiment, topology)
+    memory = estimate(experiment, topology, model, roles)
+    for part in memory:
+        _check_memory(part)
+    return JobPlan(
+        name=experiment.name,
+        scheduler=topology.scheduler.kind,
+        accelerator=topology.accelerator,
+        num_nodes=1 + max(node for role in roles for node in role.nodes),
+        roles=roles,
+        memory=memory,
+        data_parallel=data_parallel,
+    )
+
+
+def check_prompt_files(experiment: Experiment) -> None:
+    """Read the prompt files that the experiment names (Parquet only where pyarrow is installed). Raises DataError."""
+    data, evaluation = experiment.data, experiment.eval
+    if data.prompts is not None:
+        _read(Path(data.prompts), data.prompt_key, data.answer_key, "data.prompts")
+    if evaluation is not None and evaluation.prompts is not None:
+        _read(Path(evaluation.prompts), "prompt", "answer", "eval.prompts")
+
+
+def _read(path: Path, prompt_key: str, answer_key: str, where: str) -> None:
+    read_prompts(path, prompt_key=prompt_key, answer_key=answer_key, where=where)
+
+
+def _check_parallel(experiment: Experiment, model: ModelConfig) -> None:
+    trainer = experiment.trainer
+    engine_sizes = [(f"rollout.groups[{i}].gpus_per_engine", g.gpus_per_engine) for i, g in enumerate(experiment.rollout.groups)]
+    for key, size in [("trainer.tensor_parallel", trainer.tensor_parallel), *engine_sizes]:
+        for what, count in (("attention heads", model.num_heads), ("key-value heads", model.num_kv_heads)):
+            if count % size:
+                raise PlanError(
+                    f"{count} {what} do not divide by {key} = {size} ({count} / {size} = {count / size:g}).",
+                    where=f"{key}; {experiment.model.path}/config.json",
+                    fix=f"use a divisor of {count}: {', '.join(str(d) for d in range(1, count + 1) if count % d == 0)}",
+                )
+    if model.num_layers % trainer.pipeline_parallel:
+        raise PlanError(
+            f"{model.num_layers} layers do not divide by trainer.pipeline_parallel = {trainer.pipeline_parallel}.",
+            where="trainer.pipeline_parallel",
+            fix=f"use a divisor of {model.num_layers}",
+        )
+    if model.vocab_size % trainer.tensor_parallel:
+        raise PlanError(
+            f"A vocabulary of {model.vocab_size} does not divide by trainer.tensor_parallel = {trainer.tensor_parallel}.",
+            where="trainer.tensor_parallel",
+            fix=f"use a divisor of {model.vocab_size}",
+        )
+
+
+def _check_batch(experiment: Experiment, data_parallel: int) -> None:
+    rollout, updates = experiment.rollout, experiment.trainer.updates_per_step
+    if rollout.prompts_per_step % updates:
+        raise PlanError(
+            f"{rollout.prompts_per_step} prompts a step / {updates} updates = {rollout.prompts_per_step / updates:g}, not a whole number.",
+            where="rollout.prompts_per_step, trainer.updates_per_step",
+            fix="make updates_per_step a divisor of prompts_per_step",
+        )
+    samples = rollout.prompts_per_step // updates * rollout.samples_per_prompt
+    if samples % data_parallel:
+        raise PlanError(
+            f"{rollout.prompts_per_step} prompts x {rollout.samples_per_prompt} samples / {updates} updates = {samples} samples an update; "
+            f"{samples} / {data_parallel} data-parallel ranks = {samples / data_parallel:g}, not a whole number.",
+            where="rollout.prompts_per_step, rollout.samples_per_prompt, trainer.updates_per_step",
+            fix=f"make the samples of an update a multiple of {data_parallel}",
+        )
+    if experiment.algorithm.advantage == "grpo" and rollout.samples_per_prompt < 2:
+        raise PlanError(
+            "GRPO compares the answers to one prompt; with one answer every advantage is 0.",
+            where="rollout.samples_per_prompt",
+            fix="at least 2",
+        )
+
+
+def _check_lengths(experiment: Experiment, model: ModelConfig) -> None:
+    rollout = experiment.rollout
+    longest = rollout.context_length or model.max_positions
+    if longest and rollout.max_tokens >= longest:
+        raise PlanError(
+            f"rollout.max_tokens = {rollout.max_tokens} leaves no room for a prompt in a context of {longest}.",
+            where="rollout.max_tokens, rollout.context_length",
+            fix=f"below {longest}",
+        )
+    if model.max_positions and rollout.context_length > model.max_positions:
+        raise PlanError(
+            f"rollout.context_length = {rollout.context_length} exceeds the model's {model.max_positions} positions.",
+            where="rollout.context_length",
+            fix=f"at most {model.max_positions}",
+        )
+
+
+def _check_slurm(experiment: Experiment, topology: Topology) -> None:
+    if topology.scheduler.account_required and not experiment.slurm.account:
+        raise PlanError(f"{topology.name} charges an account; none is given.", where="slurm.account", fix="--set slurm.account=NAME")
+    runtime = experiment.container.runtime or topology.container.runtime
+    if runtime != "none" and not experiment.container.image:
+        raise PlanError(f"Container runtime {runtime!r} needs an image.", where="container.image", fix="--set container.image=PATH")
+
+
+def _check_memory(part: MemoryEstimate) -> None:
+    if part.available_gib and part.total_gib > part.available_gib:
+        raise PlanError(
+            f"{part.role}: weights {part.weights_gib:.1f} + gradients {part.gradients_gib:.1f} + optimizer {part.optimizer_gib:.1f} + "
+            f"activations {part.activations_gib:.1f} + cache {part.cache_gib:.1f} = {part.total_gib:.1f} GiB; it has {part.available_gib:.1f}.",
+            where="trainer.tensor_parallel, trainer.tokens_per_gpu, rollout.groups",
+            fix="raise the parallel sizes, lower tokens_per_gpu, or set trainer.recompute = true",
+        )

@@ -1,0 +1,139 @@
+"""Seconds per GRPO step and trained tokens per second: slime-hpc beside TRL's GRPOTrainer, on the same model, prompts and cores.
+
+Both train SmolLM2-135M-Instruct on arithmetic: the same prompts, group size, answer length, learning rate and number of threads.
+A step of slime-hpc is timed from one weight commit to the next, so it holds generation, rewards, training and the weight push;
+TRL's is the time between its own step callbacks. The two run one after the other, in shuffled order, each round anew.
+Needs the extra `bench`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+GOAL_RATIO = 2.0
+
+
+def write_prompts(path: Path, count: int) -> tuple[list[str], list[str]]:
+    """The recipe's own training prompts, as both read them."""
+    from slime_hpc.recipes.arithmetic import prompts
+
+    chosen = prompts(split="train")[:count]
+    path.write_text("".join(json.dumps({"prompt": p.content, "answer": p.answer}) + "\n" for p in chosen), encoding="utf-8")
+    return [str(p.content) for p in chosen], [p.answer for p in chosen]
+
+
+def run_ours(settings: dict[str, Any], prompts: Path, folder: Path) -> dict[str, list[float]]:
+    """One run of the recipe in local mode; seconds and tokens of each step after the first weight commit."""
+    from slime_hpc.observe import events
+
+    overrides = {
+        "data.prompts": f'"{prompts}"',
+        "data.source": '""',
+        "model.path": f'"{settings["model"]}"',
+        "runs": f'"{folder}"',
+        "steps": settings["steps"],
+        "rollout.prompts_per_step": settings["prompts_per_step"],
+        "rollout.samples_per_prompt": settings["samples_per_prompt"],
+        "rollout.max_tokens": settings["max_tokens"],
+        "rollout.stop": "[]",
+        "trainer.optimizer.lr": settings["lr"],
+        "trainer.threads": settings["threads"],
+        "sync.verify": "false",
+        "checkpoint.interval": 0,
+    }
+    command = [sys.executable, "-m", "slime_hpc.cli.main", "submit", "smollm2-arithmetic", str(settings["overlay"]), "--topology", "local"]
+    for key, value in overrides.items():
+        if key != "data.source":
+            command += ["--set", f"{key}={value}"]
+    result = subprocess.run([*command, "--wait", "--json"], stdout=subprocess.PIPE, text=True, check=True)
+    run = Path(json.loads(result.stdout.strip().splitlines()[-1])["run_dir"])
+    pushes = [event["time"] for event in events.by_step(run / "metrics.jsonl", "push").values()]
+    rollouts = events.by_step(run / "metrics.jsonl", "rollout")
+    trains = events.by_step(run / "metrics.jsonl", "train")
+    phases = ("seconds_generate", "seconds_reward", "seconds_logprobs", "seconds_train")
+    return {
+        "seconds": [after - before for before, after in zip(pushes, pushes[1:], strict=False)],
+        "response_tokens": [event["response_tokens"] for event in rollouts.values()],
+        **{phase: [step.get(phase, 0.0) for step in (*rollouts.values(), *trains.values()) if phase in step] for phase in phases},
+    }
+
+
+def run_trl(settings: dict[str, Any], folder: Path) -> dict[str, list[float]]:
+    """The peer, in a process of its own."""
+    argument = json.dumps({**{k: v for k, v in settings.items() if k != "overlay"}, "folder": str(folder)})
+    result = subprocess.run([sys.executable, str(HERE / "trl_peer.py"), argument], stdout=subprocess.PIPE, text=True, check=True)
+    values: dict[str, list[float]] = json.loads(result.stdout.strip().splitlines()[-1])
+    return values
+
+
+def measure(settings: dict[str, Any], rounds: int, prompts: Path, work: Path) -> dict[str, dict[str, list[float]]]:
+    """Run both in every round, in shuffled order, and join the steps of all rounds; the first step of a run warms up."""
+    joined: dict[str, dict[str, list[float]]] = {"slime-hpc": {}, "trl": {}}
+    for number in range(rounds):
+        for name in random.sample(sorted(joined), k=2):
+            folder = work / f"{name}-{number}"
+            values = run_ours(settings, prompts, folder) if name == "slime-hpc" else run_trl(settings, folder)
+            for key, series in values.items():
+                joined[name].setdefault(key, []).extend(series[1:])
+    return joined
+
+
+def report(results: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
+    """Minimum and median of both, and the ratio of TRL's to ours."""
+    rows = {}
+    for name, values in results.items():
+        rate = [tokens / seconds for tokens, seconds in zip(values["response_tokens"], values["seconds"], strict=False)]
+        rows[name] = {
+            "seconds_min": min(values["seconds"]),
+            "seconds_median": statistics.median(values["seconds"]),
+            "tokens_per_s_median": statistics.median(rate),
+            **{key: statistics.median(series) for key, series in values.items() if key.startswith("seconds_")},
+        }
+    ratio = rows["trl"]["seconds_median"] / rows["slime-hpc"]["seconds_median"]
+    target = {
+        "name": "seconds per step, TRL / slime-hpc (median)",
+        "value": round(ratio, 2),
+        "goal": GOAL_RATIO,
+        "met": ratio >= GOAL_RATIO,
+    }
+    return {"bench": "step", "targets": [target], "rows": rows, "cores": os.cpu_count(), "load": os.getloadavg()[0]}
+
+
+def main() -> None:
+    """Run, print a table, and as the last line one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one round of two timed steps")
+    parser.add_argument("--json", action="store_true", help="only the JSON object")
+    parser.add_argument("--model", default="models/SmolLM2-135M-Instruct", help="Hugging Face folder; made when missing")
+    options = parser.parse_args()
+    model = Path(options.model).absolute()
+    if not model.exists():
+        from slime_hpc.recipes.smollm2 import prepare
+
+        prepare(model)
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        prompts, answers = write_prompts(work / "prompts.jsonl", 64)
+        settings = {
+            "model": str(model), "prompts": prompts, "answers": answers, "prompts_per_step": 4, "samples_per_prompt": 8, "max_tokens": 24,
+            "steps": 3 if options.quick else 5, "lr": 1e-6, "threads": os.cpu_count(), "seed": 0, "overlay": "",
+        }  # fmt: skip
+        result = report(measure(settings, 1 if options.quick else 3, work / "prompts.jsonl", work))
+    if not options.json:
+        for name, row in result["rows"].items():
+            print(f"{name:10}", "  ".join(f"{key} {value:.2f}" for key, value in row.items()))
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
