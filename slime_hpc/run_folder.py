@@ -61,9 +61,19 @@ class RunFolder:
         """Address that a role of one attempt listens on."""
         return self.control / "endpoints" / str(attempt) / f"{role}.json"
 
+    @property
+    def attempts(self) -> Path:
+        """One folder a (re)start of the job, and the batch log of every job."""
+        return self.path / "attempts"
+
+    @property
+    def status(self) -> Path:
+        """What the controller does now; for `slime-hpc status`, which has no network."""
+        return self.control / "status.json"
+
     def attempt(self, attempt: int) -> Path:
         """Logs of one (re)start of the job."""
-        return self.path / "attempts" / str(attempt)
+        return self.attempts / str(attempt)
 
     def role(self, attempt: int, role: str) -> Path:
         """submitit's folder of one role in one attempt: payload, per-rank logs and results."""

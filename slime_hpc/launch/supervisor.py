@@ -1,0 +1,151 @@
+"""The supervisor: starts one step a role on the first node, watches them, and ends the job with a one-line cause.
+
+It runs on the host, outside any container, and never computes: `python -m slime_hpc.launch.supervisor RUN_FOLDER`.
+Waits of the roles are bounded by themselves; the supervisor bounds a run that makes no progress at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from slime_hpc.control.endpoint import write_atomic
+from slime_hpc.errors import SlimeError
+from slime_hpc.launch import lock
+from slime_hpc.launch.cause import find_cause
+from slime_hpc.launch.payload import STOPPED_STATUS, RolePayload
+from slime_hpc.launch.roles import ROLES
+from slime_hpc.launch.saved import load_saved
+from slime_hpc.launch.step import LocalLauncher, SrunLauncher, Step, StepLauncher
+from slime_hpc.launch.stop import StopRequested, raise_on_signal
+from slime_hpc.launch.verdict import State, Verdict, judge
+from slime_hpc.plan.job import JobPlan
+from slime_hpc.run_folder import RunFolder
+from slime_hpc.topology.hostlist import expand
+
+POLL_S = 0.2
+GRACE_S = 10.0
+"""Time that tasks have between SIGTERM and SIGKILL."""
+CANCEL_LAG_S = 3.0
+"""Slurm signals the steps before the batch shell."""
+NO_PROGRESS_S = 7200.0
+"""A run whose status and metrics have not changed for this long is ended."""
+
+
+class Supervisor:
+    """One attempt of a run."""
+
+    def __init__(self, run: RunFolder, plan: JobPlan, launcher: StepLauncher, *, job_id: str, roles: Mapping[str, str] = ROLES) -> None:
+        self._run = run
+        self._plan = plan
+        self._launcher = launcher
+        self._job_id = job_id
+        self._roles = roles
+        self._attempt = 1 + max((int(path.name) for path in run.attempts.iterdir() if path.name.isdigit()), default=-1)
+        self._steps: dict[str, Step] = {}
+        self._start = time.time()
+
+    def supervise(self) -> int:
+        """Run the attempt to its end; the exit status of the job."""
+        self._run.attempt(self._attempt).mkdir(parents=True, mode=0o700)
+        self._write_outcome("RUNNING", "")
+        state, cause = "FAILED", "the supervisor itself failed"
+        try:
+            self._start_steps()
+            state, cause = self._watch()
+        except StopRequested as stop:
+            state = "STOPPED" if str(stop) == "SIGUSR2" else "CANCELLED"
+            cause = f"told to end by {stop}"
+        except Exception as error:
+            cause = error.cause if isinstance(error, SlimeError) else f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            self._end_steps()
+            self._write_outcome(state, cause)
+            print(f"{state}{': ' + cause if cause else ''}", flush=True)
+        return 0 if state == "COMPLETED" else 1
+
+    def _start_steps(self) -> None:
+        for role in self._plan.roles:
+            payload = RolePayload(run=self._run.path, role=role.name, attempt=self._attempt, main=self._roles[role.kind])
+            self._steps[role.name] = self._launcher.start(role, payload)
+
+    def _watch(self) -> tuple[State, str]:
+        next_heartbeat = 0.0
+        while True:
+            if time.monotonic() >= next_heartbeat:
+                lock.renew(self._run, self._job_id)
+                next_heartbeat = time.monotonic() + lock.HEARTBEAT_S
+                if self._idle_s() > NO_PROGRESS_S:
+                    return "FAILED", f"no progress for {NO_PROGRESS_S:.0f} s; the last phase is in {self._run.status}"
+            exits = {name: status for name, step in self._steps.items() if (status := step.poll()) is not None}
+            verdict = judge(self._plan, exits)
+            if verdict.state == "FAILED":
+                return "FAILED", self._cause(verdict, exits)
+            if verdict.state != "RUNNING":
+                return verdict.state, ""
+            time.sleep(POLL_S)
+
+    def _cause(self, verdict: Verdict, exits: Mapping[str, int]) -> str:
+        # Peers write their causes a moment earlier or later. A task that was told to end came before our own signal (scancel): await it.
+        time.sleep(CANCEL_LAG_S if exits[verdict.role] in (STOPPED_STATUS, -signal.SIGTERM) else 2 * POLL_S)
+        return find_cause(self._run.attempt(self._attempt), verdict.role, exits[verdict.role])
+
+    def _idle_s(self) -> float:
+        changed = [path.stat().st_mtime for path in (self._run.status, self._run.metrics) if path.exists()]
+        return time.time() - max([self._start, *changed])
+
+    def _end_steps(self) -> None:
+        self._signal_all(signal.SIGTERM)
+        self._wait(GRACE_S, lambda: all(step.poll() is not None for step in self._steps.values()))
+        self._signal_all(signal.SIGKILL)
+
+    def _signal_all(self, number: int) -> None:
+        for step in self._steps.values():
+            step.signal(number)
+
+    def _wait(self, timeout_s: float, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not done() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+
+    def _write_outcome(self, state: str, cause: str) -> None:
+        value = {"state": state, "cause": cause, "attempt": self._attempt, "time": time.time(), "seconds": time.time() - self._start}
+        write_atomic(self._run.outcome, json.dumps(value))
+
+
+def make_launcher(run: RunFolder) -> tuple[JobPlan, StepLauncher, str]:
+    """Plan, launcher and job id of the environment this process runs in."""
+    experiment, topology, plan = load_saved(run)
+    if plan.scheduler == "local":
+        return plan, LocalLauncher(run), "local"
+    job_id = os.environ["SLURM_JOB_ID"]
+    hostnames = expand(os.environ.get("SLURM_JOB_NODELIST", socket.gethostname()))
+    return plan, SrunLauncher(run, experiment, topology, job_id=job_id, hostnames=hostnames), job_id
+
+
+def main(folder: str) -> int:
+    """Supervise the run of a folder; exit status 2 when another job holds it."""
+    raise_on_signal()
+    run = RunFolder(Path(folder))
+    try:
+        plan, launcher, job_id = make_launcher(run)
+        lock.require_free(run)
+        lock.renew(run, job_id)
+    except SlimeError as error:
+        print(f"slime-hpc: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    try:
+        return Supervisor(run, plan, launcher, job_id=job_id).supervise()
+    finally:
+        lock.release(run)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

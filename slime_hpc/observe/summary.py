@@ -1,0 +1,40 @@
+"""The outcome of a run in one flat object, from its event stream and its batch index."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from slime_hpc.observe import events
+
+WINDOW = 5
+"""Steps that `reward_first` and `reward_last` are means of."""
+
+
+def summarize(run_dir: Path, metrics: Path, index: Path) -> dict[str, Any]:
+    """Summary of all attempts; fields that the run has no events for are None."""
+    rollouts = events.by_step(metrics, "rollout")
+    trains = events.by_step(metrics, "train")
+    pushes = events.by_step(metrics, "push")
+    evals = list(events.by_step(metrics, "eval").values())
+    rewards = [event["reward_mean"] for event in rollouts.values()]
+    times = [event["time"] for event in events.read(metrics)]
+    batches = {json.loads(line)["step"] for line in index.read_text(encoding="utf-8").splitlines()} if index.exists() else set()
+    return {
+        "steps": len(trains),
+        "samples": sum(event["samples"] for event in rollouts.values()),
+        "reward_first": _mean(rewards[:WINDOW]),
+        "reward_last": _mean(rewards[-WINDOW:]),
+        "batches": len(batches),
+        "weight_version": max(pushes, default=None),
+        "logprob_abs_diff_max": max((event["logprob_abs_diff_max"] for event in trains.values()), default=None),
+        "heldout_before": evals[0]["pass_rate"] if evals else None,
+        "heldout_after": evals[-1]["pass_rate"] if len(evals) > 1 else None,
+        "seconds": max(times) - min(times) if times else None,
+        "run_dir": str(run_dir),
+    }
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,28 @@
+"""Container flags of one srun step. Pure: (options of srun, words before the command).
+
+The image runs the roles only; supervisor, srun and scontrol stay on the host.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slime_hpc.config.schema import Experiment
+from slime_hpc.topology.schema import Topology
+
+
+def container_flags(experiment: Experiment, topology: Topology, run: Path) -> tuple[list[str], list[str]]:
+    """Flags for the site's runtime; ([], []) without one."""
+    runtime = experiment.container.runtime or topology.container.runtime
+    image = experiment.container.image or ""
+    mounts = [f"{run}:{run}", *topology.container.mounts, *experiment.container.mounts]
+    if runtime == "pyxis":
+        return [f"--container-image={image}", f"--container-mounts={','.join(mounts)}", "--no-container-mount-home"], []
+    if runtime == "apptainer":
+        binds = [word for mount in mounts for word in ("--bind", mount)]
+        gpu = ["--nv"] if topology.accelerator == "cuda" else []
+        return [], ["apptainer", "exec", *gpu, *binds, image]
+    if runtime == "enroot":
+        binds = [word for mount in mounts for word in ("--mount", mount)]
+        return [], ["enroot", "start", "--rw", *binds, image]
+    return [], []

@@ -1,0 +1,56 @@
+"""The srun command of one role. Pure.
+
+The number of steps depends on the roles alone. Every step may share its nodes (--overlap), since sidecars sit beside trainer and engines;
+a step's GPUs, cores and memory are named, so that none takes all by default (srun(1)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from slime_hpc.config.schema import Experiment
+from slime_hpc.plan.job import RolePlan
+from slime_hpc.render.container import container_flags
+from slime_hpc.topology.hostlist import compress
+from slime_hpc.topology.schema import Topology
+
+
+def srun_command(
+    role: RolePlan, experiment: Experiment, topology: Topology, *, hostnames: Sequence[str], folder: Path, run: Path, command: Sequence[str]
+) -> list[str]:
+    """`hostnames`: nodes of the allocation, in order; `folder`: submitit's folder of the role; `command`: what each task runs."""
+    options, prefix = container_flags(experiment, topology, run)
+    nodes = [hostnames[index] for index in role.nodes]
+    return [
+        "srun",
+        f"--job-name={role.name}",
+        f"--nodes={len(nodes)}",
+        f"--nodelist={compress(nodes)}",
+        f"--ntasks={role.num_tasks}",
+        f"--ntasks-per-node={role.tasks_per_node}",
+        f"--cpus-per-task={role.cpus_per_task}",
+        *([f"--mem={role.memory_gib}G"] if topology.scheduler.emit_memory else []),
+        *_gpu_options(role, topology),
+        "--overlap",
+        "--export=ALL",
+        "--unbuffered",
+        # An engine of a group may end alone; a trainer rank or a sidecar may not.
+        f"--kill-on-bad-exit={0 if role.kind == 'engines' else 1}",
+        f"--output={folder}/%j_%t_log.out",
+        f"--error={folder}/%j_%t_log.err",
+        *topology.scheduler.srun_options,
+        *options,
+        *prefix,
+        *command,
+    ]
+
+
+def _gpu_options(role: RolePlan, topology: Topology) -> list[str]:
+    if topology.scheduler.gpu_directive == "none":
+        return []
+    if role.gpus_per_node == 0:
+        return ["--gres=none"]
+    # Each step sees the node's GPUs up to its own last one; the role itself picks from gpu_first on.
+    count = role.gpu_first + role.gpus_per_node
+    return [f"--gres=gpu:{count}"] if topology.scheduler.gpu_directive == "gres" else [f"--gpus-per-node={count}"]

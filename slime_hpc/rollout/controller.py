@@ -1,0 +1,112 @@
+"""The controller's task: brings engines and trainer together, and makes one batch after another.
+
+Synchronous mode: batch n is generated with the weights of step n - 1, and the next one waits until the trainer has pushed its own.
+A batch that an earlier attempt sealed is served as it is; nothing is generated twice, no prompt is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+
+from slime_hpc.control.context import RoleContext
+from slime_hpc.control.endpoint import Endpoint, free_port, publish, read, write_atomic
+from slime_hpc.data.source import load_prompts, make_source
+from slime_hpc.data.tokenize import load_tokenizer
+from slime_hpc.errors import RunError, SlimeError
+from slime_hpc.observe.summary import summarize
+from slime_hpc.rollout.batch_maker import BatchMaker
+from slime_hpc.rollout.control_server import ControlServer
+from slime_hpc.rollout.evaluate import Evaluator
+from slime_hpc.rollout.generate import Generator
+from slime_hpc.rollout.journal import Journal
+from slime_hpc.rollout.reward import make_scorer
+from slime_hpc.rollout.router_client import RouterClient
+from slime_hpc.rollout.run_state import RunState
+from slime_hpc.rollout.steps import StepLoop
+
+START_TIMEOUT_S = 1800.0
+"""Time that router and engines have to come up: a large model from a cold file system takes many minutes."""
+LINGER_S = 2.0
+"""Time that the trainer has to read the answer to its last call before the server goes."""
+
+
+def main(context: RoleContext) -> None:
+    """Run the controller until the run is complete. Raises what made the run fail."""
+    asyncio.run(_run(context))
+
+
+async def _run(context: RoleContext) -> None:
+    state = RunState(run=context.run)
+    server = await _serve(context, state)
+    try:
+        await _control(context, state)
+        await asyncio.sleep(LINGER_S)
+    except BaseException as error:
+        # Trainers that wait for a batch must learn of it at once.
+        state.error = error.what if isinstance(error, SlimeError) else f"{type(error).__name__}: {error}"
+        state.change()
+        await asyncio.sleep(LINGER_S)
+        raise
+    finally:
+        await server.cleanup()
+
+
+async def _serve(context: RoleContext, state: RunState) -> web.AppRunner:
+    runner = web.AppRunner(ControlServer(state, token=context.token, attempt=context.attempt).app(), access_log=None)
+    await runner.setup()
+    port = free_port(context.address, context.port_first)
+    await web.TCPSite(runner, context.address, port).start()
+    node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+    endpoint = Endpoint(role="controller", rank=0, host=context.address, port=port, node=node, pid=os.getpid())
+    publish(context.run.endpoint(context.attempt, "controller"), endpoint)
+    return runner
+
+
+async def _control(context: RoleContext, state: RunState) -> None:
+    experiment = context.experiment
+    tokenizer = load_tokenizer(Path(experiment.model.path))
+    source = make_source(experiment.data, experiment.seed)
+    heldout = load_prompts(experiment.eval, key="eval") if experiment.eval else []
+    scorer = make_scorer(experiment.reward, workers=context.role.cpus_per_task)
+    connector = aiohttp.TCPConnector(limit=0)
+    try:
+        async with aiohttp.ClientSession(connector=connector) as session:
+            router = await _bring_up(context, state, session)
+            generator = Generator(router.url, context.token, experiment.rollout, session=session)
+            state.in_flight = lambda: generator.counts.in_flight
+            maker = BatchMaker(experiment, tokenizer, source, generator, scorer)
+            evaluator = Evaluator(experiment, tokenizer, heldout, generator, scorer)
+            await StepLoop(context, state, source, Journal(context.run), maker, evaluator).run()
+    finally:
+        scorer.close()
+    state.enter("finished", experiment.steps)
+    write_atomic(context.run.summary, json.dumps(summarize(context.run.path, context.run.metrics, context.run.batch_index)))
+
+
+async def _bring_up(context: RoleContext, state: RunState, session: aiohttp.ClientSession) -> Endpoint:
+    """Wait for router and engines, join them, and make them generate one token."""
+    state.enter("waiting for engines", 0)
+    names = [f"{role.name}-{rank}" for role in context.plan.of_kind("engines") for rank in range(role.num_tasks)]
+    router, *engines = [await _endpoint(context, name) for name in ["router", *names]]
+    client = RouterClient(router.url, context.token, session)
+    await client.register(engines, timeout_s=120)
+    await client.generate_one(1, timeout_s=300)
+    state.engines = engines
+    state.change()
+    return router
+
+
+async def _endpoint(context: RoleContext, name: str) -> Endpoint:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if (endpoint := read(context.run.endpoint(context.attempt, name))) is not None:
+            return endpoint
+        await asyncio.sleep(0.1)
+    raise RunError(f"{name} did not come up within {START_TIMEOUT_S:.0f} s.", where=name, fix="see its log with `slime-hpc logs`")

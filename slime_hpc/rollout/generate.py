@@ -1,0 +1,144 @@
+"""Answers to prompts: one request a sample to the router, in any order; samples come back in group order.
+
+Every sample has a seed of its own, made from the run's seed, its group and its index, so that a run can be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import numpy as np
+
+from slime_hpc.config.schema import Rollout
+from slime_hpc.data.sample import Finish
+from slime_hpc.errors import EngineError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One answer to generate."""
+
+    group: int
+    index: int
+    prompt_tokens: Sequence[int]
+    temperature: float
+    max_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the engine generated."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    finish: Finish
+    weight_version: int
+    weight_version_last: int
+    text: str
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the client saw since it was made."""
+
+    in_flight: int = 0
+    retries: int = 0
+    last_error: str = field(default="")
+
+
+def sample_seed(seed: int, group: int, index: int) -> int:
+    """A seed for the engine, 31 bits, stable over platforms and versions."""
+    digest = hashlib.sha256(f"{seed}/{group}/{index}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+class Generator:
+    """Sends requests to the router, at most `rollout.concurrency` at a time."""
+
+    def __init__(self, url: str, token: str, rollout: Rollout, *, session: aiohttp.ClientSession) -> None:
+        self._url = f"{url}/generate"
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._rollout = rollout
+        self._session = session
+        self._slots = asyncio.Semaphore(rollout.concurrency)
+        self.counts = Counts()
+
+    async def generate(self, requests: Sequence[Request]) -> list[Answer]:
+        """One answer a request, in order. Raises EngineError with the engine's own text when one fails for good."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._one(request)) for request in requests]
+        return [task.result() for task in tasks]
+
+    async def _one(self, request: Request) -> Answer:
+        async with self._slots:
+            self.counts.in_flight += 1
+            try:
+                return await self._retried(request)
+            finally:
+                self.counts.in_flight -= 1
+
+    async def _retried(self, request: Request) -> Answer:
+        for attempt in range(self._rollout.request_retries + 1):
+            try:
+                return parse_answer(await self._post(request), request)
+            except (aiohttp.ClientError, TimeoutError, EngineError) as error:
+                self.counts.last_error = f"{type(error).__name__}: {error}"
+                if attempt < self._rollout.request_retries:
+                    self.counts.retries += 1
+                    await asyncio.sleep(min(10.0, 0.5 * 2**attempt))
+        raise EngineError(
+            f"No engine answered a request in {self._rollout.request_retries + 1} tries; the last error: {self.counts.last_error}",
+            where="router",
+            fix="see the engines' logs; rollout.request_timeout_s and rollout.request_retries bound a request",
+        )
+
+    async def _post(self, request: Request) -> Any:
+        timeout = aiohttp.ClientTimeout(total=self._rollout.request_timeout_s)
+        async with self._session.post(self._url, json=self._body(request), headers=self._headers, timeout=timeout) as response:
+            if response.status != 200:
+                raise EngineError(f"HTTP {response.status}: {(await response.text())[:500]}", where="router")
+            return await response.json()
+
+    def _body(self, request: Request) -> dict[str, Any]:
+        parameters: dict[str, Any] = {
+            "temperature": request.temperature,
+            "max_new_tokens": request.max_tokens,
+            "sampling_seed": request.seed,
+            "no_stop_trim": True,
+            "skip_special_tokens": True,
+        }
+        if self._rollout.top_p < 1.0:
+            parameters["top_p"] = self._rollout.top_p
+        if self._rollout.stop:
+            parameters["stop"] = self._rollout.stop
+        return {"input_ids": list(request.prompt_tokens), "sampling_params": parameters, "return_logprob": True, "stream": False}
+
+
+def parse_answer(reply: Any, request: Request) -> Answer:
+    """An engine's reply as an answer. Raises EngineError when it is not one, although its status was 200."""
+    try:
+        meta = reply["meta_info"]
+        entries = meta["output_token_logprobs"]
+        tokens, logprobs = [int(entry[1]) for entry in entries], [float(entry[0]) for entry in entries]
+        reason = meta["finish_reason"]["type"]
+        spans = meta.get("weight_versions") or []
+        first, last = (spans[0]["version"], spans[-1]["version"]) if spans else (meta["weight_version"],) * 2
+        text = str(reply["text"])
+    except (KeyError, TypeError, IndexError) as error:
+        raise EngineError(
+            f"The engine's reply is no generation ({type(error).__name__}: {error}): {str(reply)[:300]}", where="router"
+        ) from error
+    if not tokens or len(tokens) > request.max_tokens or not np.isfinite(logprobs).all():
+        raise EngineError(
+            f"The engine returned {len(tokens)} tokens of at most {request.max_tokens}, or a log-prob that is no number.", where="router"
+        )
+    if reason not in ("stop", "length"):
+        raise EngineError(f"The engine ended a request with {meta['finish_reason']}.", where="router")
+    finish = Finish.STOP if reason == "stop" else Finish.LENGTH
+    return Answer(tokens=tokens, logprobs=logprobs, finish=finish, weight_version=int(first), weight_version_last=int(last), text=text)

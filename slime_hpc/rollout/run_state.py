@@ -1,0 +1,81 @@
+"""What the run waits for and holds: the shared state of the control server and the controller's loop.
+
+Everything happens in one event loop; a waiter wakes on every change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slime_hpc.control.endpoint import Endpoint, write_atomic
+from slime_hpc.errors import RunError
+from slime_hpc.run_folder import RunFolder
+
+
+@dataclass(slots=True)
+class Registration:
+    """A trainer that holds the weights of `step`."""
+
+    attempt: int
+    step: int
+    number: int
+    """Counts registrations, so that the loop notices a new one."""
+
+
+@dataclass(slots=True)
+class RunState:
+    """Mutable, and mutated in the event loop only."""
+
+    run: RunFolder
+    engines: list[Endpoint] | None = None
+    trainer: Registration | None = None
+    version: int | None = None
+    """Version that all engines hold; None before the first push and while one is under way."""
+    batches: dict[int, Path] = field(default_factory=dict)
+    """Sealed batches that the trainer may fetch."""
+    finished: bool = False
+    error: str = ""
+    in_flight: Callable[[], int] = lambda: 0
+    phase: str = "starting"
+    step: int = 0
+    phase_since: float = field(default_factory=time.time)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def change(self) -> None:
+        """Wake every waiter."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def wait(self, ready: Callable[[], bool], *, timeout_s: float | None = None) -> bool:
+        """Wait until `ready`; False when `timeout_s` passed before. Raises RunError once the run cannot go on."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            if self.error:
+                raise RunError(self.error)
+            if ready():
+                return True
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            try:
+                await asyncio.wait_for(self._changed.wait(), left)
+            except TimeoutError:
+                continue
+
+    def enter(self, phase: str, step: int) -> None:
+        """Say what happens now, also to those without network."""
+        self.phase, self.step, self.phase_since = phase, step, time.time()
+        write_atomic(self.run.status, json.dumps(self.status()))
+
+    def status(self) -> dict[str, Any]:
+        """For /v1/status and status.json."""
+        return {
+            "phase": self.phase, "step": self.step, "weight_version": self.version, "in_flight": self.in_flight(),
+            "since": self.phase_since, "trainer_attempt": self.trainer.attempt if self.trainer else None, "error": self.error,
+        }  # fmt: skip
