@@ -120,6 +120,16 @@ def start_engine(
     run: RunFolder, model: Path, *, name: str = "engines", tensor_parallel: int = 1, sglang: dict[str, Any] | None = None, **experiment: Any
 ) -> Iterator[Endpoint]:
     """A running engine of the role `name`, ready for requests, with the run's token; killed at the end."""
+    with launch_engine(run, model, name=name, tensor_parallel=tensor_parallel, sglang=sglang, **experiment) as (endpoint, server):
+        wait_ready(endpoint, server)
+        yield endpoint
+
+
+@contextlib.contextmanager
+def launch_engine(
+    run: RunFolder, model: Path, *, name: str = "engines", tensor_parallel: int = 1, sglang: dict[str, Any] | None = None, **experiment: Any
+) -> Iterator[tuple[Endpoint, ServerProcess]]:
+    """An engine that is starting: `wait_ready` says when it takes requests, so that several can start side by side."""
     rollout = {
         "groups": [{"gpus_per_engine": tensor_parallel}],
         "context_length": 512,
@@ -132,5 +142,9 @@ def start_engine(
     settings = write_settings(context, endpoint, free_port(context.address, port + 1))
     command = [sys.executable, "-m", "slime_hpc.rollout.sglang_server", str(settings)]
     with ServerProcess(endpoint.role, command, environment(context)) as server:
-        server.wait_healthy(f"{endpoint.url}/health", timeout_s=_HEALTH_TIMEOUT_S)
-        yield endpoint
+        yield endpoint, server
+
+
+def wait_ready(endpoint: Endpoint, server: ServerProcess) -> None:
+    """Wait until an engine takes requests."""
+    server.wait_healthy(f"{endpoint.url}/health", timeout_s=_HEALTH_TIMEOUT_S)
