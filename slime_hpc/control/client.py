@@ -1,0 +1,112 @@
+"""The trainer's side of the control API: HTTP to the controller, with waits that end and errors that say why.
+
+Waiting calls are long polls: the controller answers 204 while there is nothing yet, so a silent controller and a slow one are told apart.
+Connection errors are tried again a bounded number of times (a controller may be restarted); an answer is never asked for twice,
+except where asking twice is harmless. Knows no torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from slime_hpc.control.api import BatchReady
+from slime_hpc.control.context import RoleContext
+from slime_hpc.control.endpoint import Endpoint, wait_for
+from slime_hpc.errors import RunError
+
+_ROLE = "controller"
+_FIND_TIMEOUT_S = 600.0
+_POLL_S = 25
+_CONNECT_TIMEOUT_S = 10.0
+_REPLY_TIMEOUT_S = 60.0
+_ATTEMPTS = 5
+_PAUSE_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+class ControllerClient:
+    """`control.api.Controller` over HTTP. Finds the controller through its endpoint file, and waits for that."""
+
+    def __init__(self, context: RoleContext) -> None:
+        self._path = context.run.endpoint(context.attempt, _ROLE)
+        self._session = requests.Session()
+        self._session.headers["Authorization"] = f"Bearer {context.token}"
+        wait_for(self._path, timeout_s=_FIND_TIMEOUT_S)
+
+    def register(self, *, attempt: int, step: int) -> list[Endpoint]:
+        """Say that the trainer holds the weights of `step`; wait for and return the engines."""
+        answer = self._wait("POST", "/v1/trainer", {"attempt": attempt, "step": step})
+        return [Endpoint(**engine) for engine in answer["engines"]]
+
+    def begin_weights(self, version: int) -> None:
+        """Return when the engines are idle and may be written to."""
+        self._wait("POST", "/v1/weights/begin", {"version": version})
+
+    def commit_weights(self, version: int, metrics: dict[str, float]) -> None:
+        """Say that all engines hold `version`."""
+        self._ask("POST", "/v1/weights/commit", {"version": version, "metrics": metrics})
+
+    def next_batch(self, step: int) -> BatchReady:
+        """Wait for the batch of `step`."""
+        answer = self._wait("GET", f"/v1/batches/{step}", None)
+        return BatchReady(step=step, path=Path(answer["path"]))
+
+    def report(self, kind: str, **values: Any) -> None:
+        """Append one event to the run's metrics."""
+        self._ask("POST", "/v1/events", {"kind": kind, **values})
+
+    def finish(self, step: int) -> None:
+        """Say that the last step is trained, pushed and saved."""
+        self._ask("POST", "/v1/finish", {"step": step})
+
+    def _wait(self, method: str, route: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        """Ask until there is an answer. Ends with RunError when the controller gives the run up or is gone."""
+        while True:
+            answer = self._ask(method, route, body, wait_s=_POLL_S)
+            if answer is not None:
+                return answer
+
+    def _ask(self, method: str, route: str, body: dict[str, Any] | None, *, wait_s: int = 0) -> dict[str, Any] | None:
+        """One request, sent again on connection errors; None when the controller says 'not yet' (204)."""
+        query = {"wait_s": wait_s} if wait_s else None
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                reply = self._session.request(
+                    method, self._url(route), json=body, params=query, timeout=(_CONNECT_TIMEOUT_S, wait_s + _REPLY_TIMEOUT_S)
+                )
+                return _answer(reply, route)
+            except (requests.ConnectionError, requests.Timeout) as error:
+                if attempt == _ATTEMPTS:
+                    raise RunError(
+                        f"The controller does not answer {method} {route}: {error}", where=self._where(), fix="see the controller's log"
+                    ) from error
+                _log.warning("The controller does not answer %s %s (attempt %d of %d): %s", method, route, attempt, _ATTEMPTS, error)
+                time.sleep(_PAUSE_S * attempt)
+        raise AssertionError("the loop returns or raises")
+
+    def _url(self, route: str) -> str:
+        # Read anew each time: a controller that was restarted listens elsewhere.
+        return wait_for(self._path, timeout_s=_CONNECT_TIMEOUT_S).url + route
+
+    def _where(self) -> str:
+        return f"{_ROLE} ({self._path})"
+
+
+def _answer(reply: requests.Response, route: str) -> dict[str, Any] | None:
+    """The JSON of a good answer, None for 204. Raises RunError with the controller's own words for any other."""
+    if reply.status_code == requests.codes.no_content:
+        return None
+    try:
+        value: Any = reply.json() if reply.content else {}
+    except requests.JSONDecodeError:
+        value = {"error": reply.text}
+    if reply.ok and isinstance(value, dict):
+        return value
+    words = value if isinstance(value, dict) else {"error": str(value)}
+    what = words.get("error") or f"The controller answered {reply.status_code} to {route}."
+    raise RunError(str(what), where=str(words.get("where") or f"{_ROLE}, {route}"), fix=str(words.get("fix") or ""))

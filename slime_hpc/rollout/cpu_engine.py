@@ -1,0 +1,86 @@
+"""What SGLang needs in order to run on a CPU, and to sample there by each request's own seed.
+
+Applied by `sglang_server` in every process of an engine on a CPU cluster, before SGLang starts. Three things are replaced:
+
+- The hash behind seeded sampling (`murmur_hash32`) exists as CUDA kernel and in a CPU kernel build only; here it is in torch,
+  with the same bits.
+- SGLang's batch-invariant operators are Triton kernels. On a CPU a row of a matrix product depends on the other rows only when there
+  are few of them (the BLAS then takes another path): rows are padded to the number from which on it does not.
+- `torch_native` joins the attention backends that are allowed with `enable_deterministic_inference`: it attends to one request at a
+  time, so a request cannot see its neighbours.
+
+Knows nothing of ports, tokens or experiments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+_MASK = 0xFFFFFFFF
+_PROBE_ROWS = 64
+
+
+def _rotate_left(x: torch.Tensor, bits: int) -> torch.Tensor:
+    return ((x << bits) | (x >> (32 - bits))) & _MASK
+
+
+def _mix(state: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
+    block = (_rotate_left((block * 0xCC9E2D51) & _MASK, 15) * 0x1B873593) & _MASK
+    return (_rotate_left(state ^ block, 13) * 5 + 0xE6546B64) & _MASK
+
+
+def murmur_hash32(seed_N: torch.Tensor, position_N: torch.Tensor, column_V: torch.Tensor) -> torch.Tensor:
+    """MurmurHash3 (32 bit) of seed (two blocks), position and column: (N, V) values of 0 .. 2**32 - 1, as SGLang's kernel has them."""
+    seed = seed_N.to(torch.int64)
+    state = torch.zeros_like(seed)
+    for block in (seed & _MASK, (seed >> 32) & _MASK, position_N.to(torch.int64) & _MASK):
+        state = _mix(state, block)
+    state = _mix(state[:, None], column_V.to(torch.int64)[None, :] & _MASK) ^ 16
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        state = ((state ^ (state >> shift)) * factor) & _MASK
+    return state ^ (state >> 16)
+
+
+def fewest_rows(linear: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> int:
+    """The number of rows from which on a row's result does not depend on how many there are, with this BLAS and thread count."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(96, 128, generator=generator)
+    x = torch.randn(_PROBE_ROWS, 128, generator=generator)
+    full = linear(x, weight)
+    differing = [rows for rows in range(1, _PROBE_ROWS) if not torch.equal(linear(x[:rows], weight), full[:rows])]
+    return max(differing, default=0) + 1
+
+
+def use_batch_invariant_products() -> None:
+    """Pad the rows of `linear` and of two-dimensional `matmul` in this process, so that no row depends on its neighbours' number."""
+    linear, matmul = torch.nn.functional.linear, torch.matmul
+    least = fewest_rows(linear)
+
+    def padded(rows: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(rows, (0, 0, 0, least - rows.shape[0]))
+
+    def invariant_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if input.dim() != 2 or not 0 < input.shape[0] < least:
+            return linear(input, weight, bias)
+        return linear(padded(input), weight, bias)[: input.shape[0]]
+
+    def invariant_matmul(input: torch.Tensor, other: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        if out is not None or input.dim() != 2 or other.dim() != 2 or not 0 < input.shape[0] < least:
+            return matmul(input, other, out=out)
+        return matmul(padded(input), other)[: input.shape[0]]
+
+    torch.nn.functional.linear = invariant_linear
+    torch.matmul = invariant_matmul
+
+
+def apply() -> None:
+    """Make SGLang, in this process, run deterministically on a CPU. Before SGLang's server or scheduler starts."""
+    import sglang.srt.batch_invariant_ops as batch_invariant_ops
+    import sglang.srt.layers.sampler as sampler
+    from sglang.srt.arg_groups.choices import add_deterministic_attention_backend_choices
+
+    sampler.murmur_hash32 = murmur_hash32
+    batch_invariant_ops.enable_batch_invariant_mode = use_batch_invariant_products
+    add_deterministic_attention_backend_choices(["torch_native"])

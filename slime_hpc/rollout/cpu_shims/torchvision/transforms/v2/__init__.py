@@ -1,0 +1,1 @@
+"""Stand-in for the second version of the image transforms."""
