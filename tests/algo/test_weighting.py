@@ -1,0 +1,23 @@
+import numpy as np
+import pytest
+
+from slime_hpc.algo.weighting import token_weights
+
+MASK = np.array([1, 1, 1, 1, 0, 1, 0, 0, 1], np.uint8)
+OFFSETS = np.array([0, 2, 6, 8, 9], np.int64)
+
+
+def test_sample_mean_over_each_sample_then_over_samples_with_tokens() -> None:
+    weights = token_weights(MASK, OFFSETS, [0, 1, 2, 3], mean="sample")
+    np.testing.assert_allclose(weights, [1 / 6, 1 / 6, 1 / 9, 1 / 9, 0, 1 / 9, 0, 0, 1 / 3], rtol=1e-6)
+
+
+def test_token_mean_over_all_tokens_of_the_update() -> None:
+    weights = token_weights(MASK, OFFSETS, [1, 3], mean="token")
+    np.testing.assert_allclose(weights, [0, 0, 0.25, 0.25, 0, 0.25, 0, 0, 0.25])
+
+
+@pytest.mark.parametrize("mean", ["sample", "token"])
+def test_weights_sum_to_one_or_to_nothing(mean: str) -> None:
+    assert token_weights(MASK, OFFSETS, [0, 1, 2, 3], mean=mean).sum() == pytest.approx(1)
+    assert not token_weights(MASK, OFFSETS, [2], mean=mean).any()
