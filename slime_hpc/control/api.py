@@ -2,7 +2,7 @@
 
     POST /v1/trainer            {"attempt", "step"}       the trainer holds the weights of `step`; answers the engines
     POST /v1/weights/begin      {"version"}               answers when no request is in flight at the engines
-    POST /v1/weights/commit     {"version", "metrics"}    all engines hold `version`
+    POST /v1/weights/commit     {"version", "metrics"}    all engines hold `version`; metrics: the "push" event
     GET  /v1/batches/{step}     ?wait_s=                  200 {"path"}, 204 not yet, 409 {"error"}
     POST /v1/events             {"kind", ...}             one line of metrics.jsonl
     POST /v1/finish             {"step"}                  the trainer has done its last step
@@ -40,7 +40,7 @@ class Controller(Protocol):
         ...
 
     def commit_weights(self, version: int, metrics: dict[str, float]) -> None:
-        """All engines hold `version`: generation may go on with it."""
+        """All engines hold `version`: generation may go on with it; `metrics` become the run's "push" event."""
         ...
 
     def next_batch(self, step: int) -> BatchReady:

@@ -92,7 +92,10 @@ class ControlServer:
         return web.json_response({})
 
     async def _commit(self, request: web.Request) -> web.Response:
-        self._state.version = int((await request.json())["version"])
+        body = await request.json()
+        version = int(body["version"])
+        events.append(self._state.run.metrics, self._stamp({"kind": "push", "step": version, **body["metrics"]}))
+        self._state.version = version
         self._state.change()
         return web.json_response({})
 

@@ -11,6 +11,7 @@ import hashlib
 import os
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,12 @@ def read_lengths(path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int6
     """Token lengths (N,) and group ids (N,), without reading any token."""
     with _Sealed(path) as file:
         return np.diff(file["token_offsets"][:]), file["group_N"][:]
+
+
+def read_columns(path: Path, columns: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+    """Whole fields of a batch by name, without reading the others."""
+    with _Sealed(path) as file:
+        return {name: file[name][:] for name in columns}
 
 
 def read_rows(path: Path, rows: npt.NDArray[np.int64]) -> Batch:

@@ -1,0 +1,101 @@
+"""Training state on disk, through Megatron's dist_checkpointing: readable at other parallel sizes, and whole or absent.
+
+A folder counts only when its COMPLETE marker, written last, is there. Step 0 (after a warm start) holds no optimizer state: there is none.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from typing import Any
+
+import torch.distributed as dist
+from megatron.core import dist_checkpointing, parallel_state
+
+from slime_hpc.control.endpoint import write_atomic
+from slime_hpc.errors import RunError
+from slime_hpc.run_folder import RunFolder
+from slime_hpc.trainer.optimizer import Optimization
+from slime_hpc.trainer.policy import Policy
+
+MARKER = "COMPLETE"
+
+
+def complete_steps(run: RunFolder) -> list[int]:
+    """Steps with a complete checkpoint, ascending."""
+    markers = run.checkpoints.glob(f"step_*/{MARKER}")
+    return sorted(int(marker.parent.name.removeprefix("step_")) for marker in markers)
+
+
+def save(run: RunFolder, step: int, policy: Policy, optimization: Optimization | None) -> float:
+    """Save the state after `step`; seconds it took. Collective."""
+    start = time.monotonic()
+    folder = run.checkpoint(step)
+    if dist.get_rank() == 0:
+        # What a killed attempt left here is no checkpoint.
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, mode=0o700)
+    dist.barrier()
+    dist_checkpointing.save(_state(policy, optimization, loading=False), str(folder))
+    dist.barrier()
+    if dist.get_rank() == 0:
+        write_atomic(folder / MARKER, json.dumps({"step": step, "optimizer": optimization is not None, "time": time.time()}))
+    dist.barrier()
+    return time.monotonic() - start
+
+
+def load(run: RunFolder, step: int, policy: Policy, optimization: Optimization | None) -> None:
+    """Set the policy, and the optimizer where the checkpoint has its state. Raises RunError for one that cannot be read. Collective."""
+    folder = run.checkpoint(step)
+    marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    wanted = optimization if marker["optimizer"] else None
+    try:
+        state = dist_checkpointing.load(_state(policy, wanted, loading=True), str(folder))
+    except Exception as error:
+        raise RunError(
+            f"Checkpoint {folder} cannot be read: {type(error).__name__}: {error}",
+            where=str(folder),
+            fix=f"delete {folder / MARKER}; the run then goes on from the one before",
+        ) from error
+    policy.model.load_state_dict(state["model"])
+    if wanted is not None:
+        wanted.megatron.load_state_dict(state["optimizer"])
+        _own_step_counts(wanted)
+
+
+def _own_step_counts(optimization: Optimization) -> None:
+    """Give each parameter a step count of its own: Megatron's loading hands all of them one tensor, which AdamW then counts up once for each."""
+    for optimizer in _parts(optimization):
+        for state in optimizer.optimizer.state.values():
+            state["step"] = state["step"].clone()
+
+
+def _parts(optimization: Optimization) -> list[Any]:
+    parts: list[Any] = getattr(optimization.megatron, "chained_optimizers", [optimization.megatron])
+    return parts
+
+
+def prune(run: RunFolder, *, keep: int, always: frozenset[int] = frozenset()) -> None:
+    """Delete all complete checkpoints but the newest `keep` and those of `always`. Rank 0 alone does it."""
+    if dist.get_rank() == 0:
+        for step in complete_steps(run)[:-keep]:
+            if step not in always:
+                # First the marker: a folder that is being deleted must not count.
+                (run.checkpoint(step) / MARKER).unlink(missing_ok=True)
+                shutil.rmtree(run.checkpoint(step), ignore_errors=True)
+
+
+def _state(policy: Policy, optimization: Optimization | None, *, loading: bool) -> dict[str, Any]:
+    metadata = {
+        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
+        "distrib_optim_sharding_type": "fully_reshardable",
+    }
+    state: dict[str, Any] = {"model": policy.model.sharded_state_dict(metadata=metadata)}
+    if optimization is not None:
+        if loading:
+            # Without apex Megatron's loading expects moments that exist; the step that makes them moves weights that are then overwritten.
+            for optimizer in _parts(optimization):
+                optimizer._init_optimizer_states_with_dummy_values()
+        state["optimizer"] = optimization.megatron.sharded_state_dict(state["model"], is_loading=loading, metadata=metadata)
+    return state

@@ -1,0 +1,156 @@
+"""The trainer's course: start from a checkpoint or a model folder, then take a batch, train, push, save, step after step.
+
+Rank 0 alone speaks with the controller; the others hear of it through the relay.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.distributed_c10d import Store
+
+from slime_hpc.config import names
+from slime_hpc.control.api import Controller
+from slime_hpc.control.client import ControllerClient
+from slime_hpc.control.context import RoleContext
+from slime_hpc.control.endpoint import Endpoint
+from slime_hpc.sync.transport import TRANSPORTS, WeightTransport
+from slime_hpc.sync.verify import verify
+from slime_hpc.trainer import checkpoint, share, step, warm_start, weights
+from slime_hpc.trainer.model import Blueprint, build, transformer_config
+from slime_hpc.trainer.optimizer import Optimization
+from slime_hpc.trainer.parallel import Place
+from slime_hpc.trainer.policy import Policy
+from slime_hpc.trainer.relay import Relay
+
+
+class TrainingLoop:
+    """One attempt's training, on one rank."""
+
+    def __init__(self, context: RoleContext, store: Store, place: Place) -> None:
+        self._context = context
+        self._experiment = context.experiment
+        self._place = place
+        self._relay = Relay(store, place.rank)
+        self._blueprint = Blueprint.read(self._experiment)
+        self._controller: Controller | None = ControllerClient(context) if place.rank == 0 else None
+        self._engines: list[Endpoint] = []
+
+    def run(self) -> None:
+        """Until the last step is trained, pushed and saved."""
+        experiment = self._experiment
+        policy = self._policy()
+        start = self._first_weights(policy)
+        optimization = Optimization(policy, experiment.trainer.optimizer, steps=experiment.steps)
+        if start:
+            checkpoint.load(self._context.run, start, policy, optimization)
+        reference = self._reference()
+        transport = self._connect(start)
+        try:
+            self._push(transport, policy, start)
+            for number in range(start + 1, experiment.steps + 1):
+                self._step(number, policy, optimization, reference)
+                self._push(transport, policy, number)
+                self._save(number, policy, optimization)
+        finally:
+            transport.close()
+        self._tell(lambda controller: controller.finish(experiment.steps))
+
+    def _policy(self, *, trainable: bool = True) -> Policy:
+        config = transformer_config(self._blueprint, self._experiment)
+        return Policy(build(self._blueprint, config, self._place.device), config, self._place, trainable=trainable)
+
+    def _first_weights(self, policy: Policy) -> int:
+        """Load what there is; the step it belongs to. Step 0's checkpoint is that of a warm start."""
+        run, experiment = self._context.run, self._experiment
+        newest = self._relay.ask(lambda: max(checkpoint.complete_steps(run), default=None))
+        if newest == 0:
+            checkpoint.load(run, 0, policy, None)
+        elif newest is None:
+            self._load_model(policy)
+            if experiment.warm_start:
+                warm_start.run(experiment, experiment.warm_start, policy, self._place, self._report)
+                seconds = checkpoint.save(run, 0, policy, None)
+                self._report("checkpoint", step=0, seconds=seconds, path=str(run.checkpoint(0)))
+        return newest or 0
+
+    def _load_model(self, policy: Policy) -> None:
+        weights.load(policy.model, self._blueprint.sizes, weights.source_of(self._experiment, self._blueprint))
+
+    def _reference(self) -> Policy | None:
+        """The policy before the first RL step, where the loss asks for it."""
+        if not self._experiment.algorithm.kl_coef:
+            return None
+        reference = self._policy(trainable=False)
+        if self._experiment.warm_start:
+            checkpoint.load(self._context.run, 0, reference, None)
+        else:
+            self._load_model(reference)
+        return reference
+
+    def _connect(self, start: int) -> WeightTransport:
+        attempt = self._context.attempt
+        told = self._ask(lambda controller: [asdict(engine) for engine in controller.register(attempt=attempt, step=start)])
+        self._engines = [Endpoint(**engine) for engine in told]
+        sync = self._experiment.sync
+        transport: WeightTransport = names.load(TRANSPORTS[sync.transport], where="sync.transport")(self._context, sync)
+        transport.connect(self._engines)
+        return transport
+
+    def _step(self, number: int, policy: Policy, optimization: Optimization, reference: Policy | None) -> None:
+        asked = time.monotonic()
+        path = Path(self._ask(lambda controller: str(controller.next_batch(number).path)))
+        waited = time.monotonic()
+        own = share.read(path, self._experiment, policy, self._place)
+        values = step.train(number, own, self._experiment, policy, optimization, reference, self._place)
+        self._report("train", step=number, **values, seconds_wait=waited - asked)
+
+    def _push(self, transport: WeightTransport, policy: Policy, version: int) -> None:
+        self._ask(lambda controller: controller.begin_weights(version))
+        report = transport.push(version, weights.export(policy.model, self._blueprint.sizes))
+        values: dict[str, Any] = {
+            "bytes": report.num_bytes,
+            "buckets": report.num_buckets,
+            "seconds": report.total_s,
+            "seconds_gather": report.gather_s,
+            "seconds_wire": report.wire_s,
+        }
+        if self._experiment.sync.verify:
+            values |= self._verify(policy, version)
+        self._tell(lambda controller: controller.commit_weights(version, values))
+
+    def _verify(self, policy: Policy, version: int) -> dict[str, float]:
+        start = time.monotonic()
+        difference = verify(
+            self._engines,
+            self._context.token,
+            version=version,
+            vocab_size=self._blueprint.sizes.vocab_size,
+            score=policy.score,
+            tolerance=self._experiment.sync.verify_tolerance,
+        )
+        return {"verify_abs_diff": difference, "seconds_verify": time.monotonic() - start}
+
+    def _save(self, number: int, policy: Policy, optimization: Optimization) -> None:
+        section, run = self._experiment.checkpoint, self._context.run
+        if number != self._experiment.steps and (not section.interval or number % section.interval):
+            return
+        seconds = checkpoint.save(run, number, policy, optimization)
+        always = frozenset({0} if self._experiment.algorithm.kl_coef else ())
+        checkpoint.prune(run, keep=section.keep, always=always)
+        self._report("checkpoint", step=number, seconds=seconds, path=str(run.checkpoint(number)))
+
+    def _report(self, kind: str, **values: Any) -> None:
+        self._tell(lambda controller: controller.report(kind, **values))
+
+    def _ask(self, question: Any) -> Any:
+        """All ranks get what the controller answers to rank 0."""
+        return self._relay.ask(lambda: question(self._controller))
+
+    def _tell(self, message: Any) -> None:
+        """Rank 0 says it; the others do not wait."""
+        if self._controller is not None:
+            message(self._controller)

@@ -1,0 +1,179 @@
+"""The policy: Megatron's GPT model, built from a Hugging Face config.json, that answers with log-probs instead of logits.
+
+Knows the architectures of `plan.model_config`; reads no weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core import parallel_state
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.tensor_parallel import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+)
+from megatron.core.transformer import TransformerConfig
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+
+from slime_hpc.config.schema import Experiment
+from slime_hpc.errors import ConfigError, DataError
+from slime_hpc.plan.model_config import ModelConfig, read_model_config
+from slime_hpc.trainer.attention import PackedAttention
+from slime_hpc.trainer.logprob import from_hidden
+from slime_hpc.trainer.microbatch import MicroBatch
+from slime_hpc.trainer.norm import RMSNorm
+from slime_hpc.trainer.rotary import PackedRotary, inverse_frequencies
+
+_UNFUSED = dict.fromkeys(
+    (
+        "bias_dropout_fusion", "bias_activation_fusion", "masked_softmax_fusion", "gradient_accumulation_fusion", "apply_rope_fusion",
+        "persist_layer_norm",
+    ),
+    False,
+)  # fmt: skip
+"""Kernels of Transformer Engine and Apex, which the trainer does without."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Blueprint:
+    """A model folder, read: sizes, and the whole config.json."""
+
+    sizes: ModelConfig
+    values: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, experiment: Experiment) -> Blueprint:
+        """Raises DataError for a folder that cannot be trained."""
+        folder = Path(experiment.model.path)
+        sizes = read_model_config(folder, needs_weights=experiment.model.init == "pretrained")
+        values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        for key, supported in (("attention_bias", sizes.architecture == "Qwen2ForCausalLM"), ("mlp_bias", False)):
+            if values.get(key) and not supported:
+                raise DataError(f"{sizes.architecture} with {key} is not supported.", where=f"{folder / 'config.json'}: {key}")
+        return cls(sizes, values)
+
+
+def transformer_config(blueprint: Blueprint, experiment: Experiment) -> TransformerConfig:
+    """Megatron's configuration. Raises ConfigError for a key of trainer.megatron that Megatron does not know or accept."""
+    sizes, trainer = blueprint.sizes, experiment.trainer
+    dtype = getattr(torch, experiment.model.dtype)
+    values: dict[str, Any] = {
+        **_UNFUSED,
+        "num_layers": sizes.num_layers,
+        "hidden_size": sizes.hidden_size,
+        "ffn_hidden_size": sizes.ffn_size,
+        "num_attention_heads": sizes.num_heads,
+        "num_query_groups": sizes.num_kv_heads,
+        "kv_channels": sizes.head_dim,
+        "normalization": "RMSNorm",
+        "layernorm_epsilon": float(blueprint.values.get("rms_norm_eps", 1e-6)),
+        "gated_linear_unit": True,
+        "activation_func": F.silu,
+        "add_bias_linear": False,
+        "add_qkv_bias": sizes.architecture == "Qwen2ForCausalLM",
+        "qk_layernorm": sizes.architecture == "Qwen3ForCausalLM",
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "use_cpu_initialization": True,
+        "perform_initialization": False,
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "bf16": dtype == torch.bfloat16,
+        "tensor_model_parallel_size": trainer.tensor_parallel,
+        "pipeline_model_parallel_size": trainer.pipeline_parallel,
+        "sequence_parallel": trainer.sequence_parallel and trainer.tensor_parallel > 1,
+        "batch_p2p_comm": False,
+        "deterministic_mode": False,
+    }
+    if trainer.pipeline_parallel > 1:
+        # Micro-batches differ in length; Megatron's check of this flag wants the dispatcher named even without experts.
+        values |= {"variable_seq_lengths": True, "moe_token_dispatcher_type": "alltoall"}
+    if trainer.recompute:
+        values |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    return _configure(values, trainer.megatron)
+
+
+def _configure(values: dict[str, Any], own: Mapping[str, Any]) -> TransformerConfig:
+    known = [field.name for field in dataclasses.fields(TransformerConfig)]
+    for key in own:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            raise ConfigError(
+                f"Megatron's TransformerConfig has no {key!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
+                where=f"trainer.megatron.{key}",
+                fix="correct or remove it",
+            )
+    try:
+        return TransformerConfig(**{**values, **own})
+    except (ValueError, AssertionError) as error:
+        raise ConfigError(f"Megatron refuses its configuration: {error}", where="trainer.megatron, trainer") from error
+
+
+class PolicyModel(GPTModel):
+    """One pipeline stage of the policy, over packed sequences."""
+
+    def forward(self, batch: MicroBatch, *, temperature: float) -> torch.Tensor:
+        """Last stage: (2, R), fp32, log-prob and entropy of every response token at `temperature`; other stages: hidden states."""
+        self.rotary_pos_emb.positions = batch.positions_T
+        self._batch, self._temperature = batch, temperature
+        return super().forward(batch.tokens_T.unsqueeze(0), batch.positions_T.unsqueeze(0), batch.offsets)
+
+    def _postprocess(self, hidden_states: torch.Tensor, **_: Any) -> torch.Tensor:
+        if not self.post_process:
+            return hidden_states
+        tp = self.pg_collection.tp
+        if self.config.sequence_parallel:
+            hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=False, group=tp)
+        hidden_RH = copy_to_tensor_model_parallel_region(hidden_states.squeeze(1)[self._batch.rows_R], group=tp)
+        weight_VH = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else self.output_layer.weight
+        return torch.stack(from_hidden(hidden_RH, weight_VH, self._batch.targets_R, temperature=self._temperature, group=tp))
+
+
+def build(blueprint: Blueprint, config: TransformerConfig, device: torch.device) -> PolicyModel:
+    """This rank's stage, with weights that are not yet set."""
+    sizes = blueprint.sizes
+    model = PolicyModel(
+        config,
+        _layers(config),
+        vocab_size=sizes.vocab_size,
+        max_sequence_length=sizes.max_positions,
+        pre_process=parallel_state.is_pipeline_first_stage(),
+        post_process=parallel_state.is_pipeline_last_stage(),
+        share_embeddings_and_output_weights=sizes.tied,
+        position_embedding_type="rope",
+    )
+    _mark_shards(model)
+    model.rotary_pos_emb = PackedRotary(inverse_frequencies(blueprint.values, sizes.head_dim))
+    return model.to(device)
+
+
+def _mark_shards(model: PolicyModel) -> None:
+    """Say which parameters are split: Megatron does so only where it initializes weights, and counts the others once in the gradient norm."""
+    for module in model.modules():
+        dim = 1 if isinstance(module, RowParallelLinear) else 0
+        if isinstance(module, ColumnParallelLinear | RowParallelLinear | VocabParallelEmbedding):
+            for parameter in module.parameters(recurse=False):
+                parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
+                parameter.partition_dim, parameter.partition_stride = dim, 1  # type: ignore[attr-defined]
+
+
+def _layers(config: TransformerConfig) -> TransformerBlockSubmodules:
+    layer = get_gpt_layer_local_spec(normalization=config.normalization, qk_layernorm=config.qk_layernorm)
+    parts, attention = layer.submodules, layer.submodules.self_attention.submodules
+    parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
+    attention.core_attention = PackedAttention
+    if config.qk_layernorm:
+        attention.q_layernorm = attention.k_layernorm = RMSNorm
+    return TransformerBlockSubmodules(layer_specs=[layer] * get_num_layers_to_build(config), layer_norm=RMSNorm)

@@ -1,0 +1,76 @@
+"""Checks of the trainer on several ranks: `python -m tests.trainer.checks FOLDER RANK WORLD` runs all that a world of that size can hold.
+
+Many in one launch, since importing Megatron takes seconds. Each leaves its figures in FOLDER/world-<n>.json; the tests judge them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from slime_hpc.trainer import cpu
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model at one parallel layout."""
+
+    name: str
+    kind: str
+    world: int
+    tied: bool = False
+    trainer: dict[str, Any] = field(default_factory=dict)
+    steps: int = 3
+
+
+CASES = [
+    Case("llama", "llama", 1),
+    Case("qwen2-tied", "qwen2", 1, tied=True),
+    Case("qwen3", "qwen3", 1),
+    Case("recompute", "qwen3", 1, trainer={"recompute": True}),
+    Case("two-updates-kl-token-mean", "qwen3", 1, trainer={
+        "updates_per_step": 2, "algorithm": {"kl_coef": 0.1, "loss_mean": "token", "entropy_coef": 0.01, "clip_low": 0.05, "clip_high": 0.1}}),
+    Case("tp2", "qwen3", 2, trainer={"tensor_parallel": 2}),
+    Case("tp2-qwen2", "qwen2", 2, trainer={"tensor_parallel": 2}),
+    Case("tp2-tied-sp", "qwen3", 2, tied=True, trainer={"tensor_parallel": 2, "sequence_parallel": True}),
+    Case("tp2-sp-recompute", "llama", 2, trainer={"tensor_parallel": 2, "sequence_parallel": True, "recompute": True}),
+    Case("dp2", "qwen3", 2, tied=True),
+    Case("dp2-two-updates", "qwen3", 2, trainer={"updates_per_step": 2}),
+    Case("pp2", "qwen3", 2, trainer={"pipeline_parallel": 2}),
+    Case("pp2-tied-kl", "qwen2", 2, tied=True, trainer={"pipeline_parallel": 2, "updates_per_step": 2, "algorithm": {"kl_coef": 0.1}}),
+    Case("tp2-dp2", "qwen3", 4, trainer={"tensor_parallel": 2}),
+    Case("tp2-pp2-sp", "qwen3", 4, tied=True, trainer={"tensor_parallel": 2, "pipeline_parallel": 2, "sequence_parallel": True}),
+    Case("pp2-dp2", "llama", 4, trainer={"pipeline_parallel": 2}),
+]  # fmt: skip
+RATES = (0.0005, 0.001, 0.0008875)
+"""Learning rates of steps 1 to 3 of `tiny.experiment`."""
+
+
+def main() -> None:
+    folder, rank, world = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    torch.set_num_threads(1)
+    cpu.install()
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{world}", rank=rank, world_size=world)
+    from tests.trainer import run_case
+
+    results = {}
+    for case in CASES:
+        if case.world == world:
+            print(case.name, flush=True)
+            results[case.name] = run_case.run(case, folder)
+    results["resharded"] = run_case.reshard(folder)
+    results["masked"] = run_case.bf16(folder) if world == 1 else None
+    if rank == 0:
+        (folder / f"world-{world}.json").write_text(json.dumps(results))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

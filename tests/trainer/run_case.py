@@ -1,0 +1,164 @@
+"""What is done with each case of `tests.trainer.checks`; imported after the CPU stand-ins are in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+
+from slime_hpc.config.schema import Experiment
+from slime_hpc.run_folder import RunFolder
+from slime_hpc.trainer import checkpoint, parallel, share, step, weights
+from slime_hpc.trainer.logprob import from_logits
+from slime_hpc.trainer.model import Blueprint, build, transformer_config
+from slime_hpc.trainer.optimizer import Optimization
+from slime_hpc.trainer.policy import Policy
+from tests.trainer import plain, tiny
+
+CPU = torch.device("cpu")
+
+
+class Built:
+    """A policy on the current layout, with weights from its model folder."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        parallel.split(experiment.trainer, experiment.seed)
+        self.experiment = experiment
+        self.place = parallel.place(CPU)
+        self.blueprint = Blueprint.read(experiment)
+        self.policy = self.make(trainable=True)
+        self.load(self.policy)
+
+    def make(self, *, trainable: bool) -> Policy:
+        config = transformer_config(self.blueprint, self.experiment)
+        return Policy(build(self.blueprint, config, CPU), config, self.place, trainable=trainable)
+
+    def load(self, policy: Policy) -> None:
+        weights.load(policy.model, self.blueprint.sizes, weights.source_of(self.experiment, self.blueprint))
+
+    def exported(self) -> dict[str, torch.Tensor]:
+        """All weights, on rank 0 (elsewhere empty)."""
+        return {name: t.clone() for name, t in weights.export(self.policy.model, self.blueprint.sizes) if t is not None}
+
+
+def run(case: Any, folder: Path) -> dict[str, Any]:
+    """Compare log-probs, training and weights with the plain model."""
+    hf = tiny.hf_model(case.kind, tied=case.tied)
+    model_folder, batch = folder / f"{case.kind}-{case.tied}", folder / f"batch-{case.name}.h5"
+    if dist.get_rank() == 0:
+        hf.save_pretrained(model_folder)
+        tiny.write_batch(batch)
+    dist.barrier()
+    samples = tiny.write_batch(folder / f"scratch-{dist.get_rank()}.h5")
+    experiment = tiny.experiment(model_folder, **case.trainer)
+    built = Built(experiment)
+    first = built.exported()
+    state = hf.state_dict()
+    result: dict[str, Any] = {
+        "exact": all(torch.equal(tensor, state[name]) for name, tensor in first.items()) if first else True,
+        "names": sorted(first) == sorted(n for n in state if not (case.tied and n == "lm_head.weight")) if first else True,
+        "score": _score(built, hf, samples),
+    }
+    reference = None
+    if experiment.algorithm.kl_coef:
+        reference = built.make(trainable=False)
+        built.load(reference)
+    optimization = Optimization(built.policy, experiment.trainer.optimizer, steps=experiment.steps)
+    values = []
+    for number in range(1, case.steps + 1):
+        own = share.read(batch, experiment, built.policy, built.place)
+        values.append(step.train(number, own, experiment, built.policy, optimization, reference, built.place))
+    expected = plain.train(hf, samples, experiment.algorithm, experiment.trainer.updates_per_step, [v["lr"] for v in values])
+    trained, state = built.exported(), hf.state_dict()
+    result |= {
+        "values": values,
+        "expected": expected,
+        "weights": max((float((t - state[n]).abs().max()) for n, t in trained.items()), default=0.0),
+        "moved": max((float((t - first[n]).abs().max()) for n, t in trained.items()), default=0.0),
+        "engine_diff": max(float(abs(plain.logprobs(tiny.hf_model(case.kind, tied=case.tied), s)[0].detach() - torch.from_numpy(s.logprobs_R))[s.loss_mask_R.astype(bool)].max()) for s in samples),
+    }  # fmt: skip
+    parallel_state.destroy_model_parallel()
+    return result
+
+
+def _score(built: Built, hf: Any, samples: Any) -> float:
+    """Largest difference of a log-prob at temperature 1 from the plain model's, over whole sequences."""
+    sequences = [[*map(int, s.prompt_tokens_P), *map(int, s.response_tokens_R)] for s in samples[:5]]
+    largest = 0.0
+    for sequence, scored in zip(sequences, built.policy.score(sequences), strict=True):
+        tokens = torch.tensor(sequence)
+        with torch.no_grad():
+            logp = hf(tokens[None]).logits[0, :-1].log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
+        largest = max(largest, float((logp - torch.tensor(scored)).abs().max()))
+    return largest
+
+
+def reshard(folder: Path) -> dict[str, Any]:
+    """Train two steps, save; train on. Load at other parallel sizes, train on: the same weights, and bit-equal on the same layout."""
+    world = dist.get_world_size()
+    layouts: dict[int, list[dict[str, Any]]] = {
+        1: [{}],
+        2: [{}, {"tensor_parallel": 2}, {"pipeline_parallel": 2}],
+        4: [{"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"tensor_parallel": 2, "pipeline_parallel": 2}],
+    }
+    model_folder, batch = folder / "qwen3-False", folder / "batch-reshard.h5"
+    run = RunFolder(folder / f"run-{world}")
+    if dist.get_rank() == 0:
+        tiny.hf_model("qwen3", tied=False).save_pretrained(model_folder)
+        tiny.write_batch(batch)
+    dist.barrier()
+    differences, whole = [], {}
+    for number, layout in enumerate([layouts[world][0], *layouts[world]]):
+        experiment = tiny.experiment(model_folder, **layout)
+        built = Built(experiment)
+        optimization = Optimization(built.policy, experiment.trainer.optimizer, steps=10)
+        if number == 0:
+            _train(built, optimization, batch, (1, 2))
+            checkpoint.save(run, 2, built.policy, optimization)
+        else:
+            checkpoint.load(run, 2, built.policy, optimization)
+        _train(built, optimization, batch, (3, 4))
+        exported = built.exported()
+        whole = whole or exported
+        differences.append(max((float((exported[n] - whole[n]).abs().max()) for n in whole), default=0.0))
+        parallel_state.destroy_model_parallel()
+    return {"same_layout": differences[1], "other_layouts": differences[2:], "steps": checkpoint.complete_steps(run)}
+
+
+def _train(built: Built, optimization: Optimization, batch: Path, steps: tuple[int, ...]) -> None:
+    for number in steps:
+        own = share.read(batch, built.experiment, built.policy, built.place)
+        step.train(number, own, built.experiment, built.policy, optimization, None, built.place)
+
+
+def bf16(folder: Path) -> dict[str, Any]:
+    """bfloat16: log-probs near the float32 ones, finite values, and weights that move."""
+    experiment = tiny.experiment(folder / "qwen3-False", dtype="bfloat16")
+    built = Built(experiment)
+    samples = tiny.write_batch(folder / "scratch-bf16.h5")
+    difference = _score(built, tiny.hf_model("qwen3", tied=False), samples)
+    before = built.exported()
+    optimization = Optimization(built.policy, experiment.trainer.optimizer, steps=10)
+    own = share.read(folder / "scratch-bf16.h5", experiment, built.policy, built.place)
+    values = step.train(3, own, experiment, built.policy, optimization, None, built.place)
+    moved = max(float((tensor.float() - before[name].float()).abs().max()) for name, tensor in built.exported().items())
+    parallel_state.destroy_model_parallel()
+    return {"score": difference, "values": values, "moved": moved, "dtype": str(before["lm_head.weight"].dtype)}
+
+
+def gradient_of_logits() -> dict[str, float]:
+    """Log-prob and entropy, and their gradients, against autograd's own."""
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(7, tiny.VOCAB, generator=generator, dtype=torch.float64).requires_grad_()
+    target = torch.randint(0, tiny.VOCAB, (7,), generator=generator)
+    logp, entropy = from_logits(logits, target)
+    (logp * torch.arange(7) - 0.3 * entropy).sum().backward()
+    own = logits.grad
+    again = logits.detach().clone().requires_grad_()
+    full = again.log_softmax(-1)
+    (full.gather(1, target[:, None])[:, 0] * torch.arange(7) + 0.3 * (full.exp() * full).sum(-1)).sum().backward()
+    assert own is not None and again.grad is not None
+    return {"gradient": float((own - again.grad).abs().max())}
