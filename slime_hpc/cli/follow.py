@@ -39,7 +39,7 @@ def follow(run: RunFolder, scheduler: Scheduler) -> job.JobState:
             state = watch.state()
             for line in tail.lines():
                 for text in narrator.tell(json.loads(line)):
-                    console.print(text)
+                    console.print(text, soft_wrap=True)
             if state.ended:
                 return state
             spinner.update(f"{state.id} {state.state}: {narrator.now() or phase(read_status(run), experiment.steps)}")

@@ -36,8 +36,8 @@ class StepReport:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Generated tokens by the seconds of all phases."""
-        total = sum(self.seconds.values())
+        """Generated tokens by the seconds of all phases but the checkpoint, which most steps do without."""
+        total = sum(seconds for phase, seconds in self.seconds.items() if phase != "checkpoint")
         return self.response_tokens / total if self.response_tokens is not None and total > 0 else None
 
 
@@ -73,18 +73,20 @@ def report_steps(events: Iterable[Event]) -> list[StepReport]:
 
 
 def draw_terminal(reports: Sequence[StepReport], *, width: int = 80, height: int = 16) -> str:
-    """The reward by step as text. Raises RunError when plotext is not installed."""
+    """The reward by step as plain text. Raises RunError when plotext is not installed."""
     _require("plotext")
     import plotext
 
     steps, rewards = _rewards(reports)
-    plotext.clear_figure()
-    plotext.theme("clear")
-    plotext.plotsize(width, height)
-    plotext.plot(steps, rewards, marker="braille")
-    plotext.title("mean reward by step")
-    plotext.xlabel("step")
-    return str(plotext.build())
+    figure = plotext.figure
+    figure.clear()
+    figure.plot_size(width, height)
+    figure.title("mean reward by step")
+    figure.label("step")
+    curve = figure.signal(steps, rewards, marker="braille")
+    curve.lines()
+    figure.draw(curve)
+    return str(plotext.uncolorize(str(figure.build())))
 
 
 def draw_png(reports: Sequence[StepReport], path: Path) -> None:

@@ -28,7 +28,7 @@ SILENT = "#!/bin/bash\nexit 1\n"
 
 @dataclass(frozen=True)
 class NotingSlurm:
-    """Commands on PATH that write down how they were called. Job 4242 has the state in the file `state`; sbatch copies `leaves` into the run."""
+    """Commands on PATH that write down how they were called. Job 4242 has the state in `state`; sbatch copies `leaves` into the run."""
 
     root: Path
 
@@ -81,7 +81,14 @@ def write_run(run: RunFolder, *, steps: int, attempt: int = 0, state: str = "COM
     log += [{"kind": "warm_start", "step": n, "loss": 4.0 / n, "lr": 1e-3, "seconds": 0.5} for n in (1, 2)]
     log += [{"kind": "push", "step": 0, "seconds": 0.1}, {"kind": "eval", "step": 0, "pass_rate": 0.2, "problems": 50, "seconds": 1.0}]
     for step in range(1, steps + 1):
-        rollout = {"reward_mean": step / 100, "samples": 256, "response_tokens": 1000, "staleness": 0, "seconds_generate": 1.0, "seconds_reward": 0.25}
+        rollout = {
+            "reward_mean": step / 100,
+            "samples": 256,
+            "response_tokens": 1000,
+            "staleness": 0,
+            "seconds_generate": 1.0,
+            "seconds_reward": 0.25,
+        }
         train = {"loss": -0.01, "logprob_abs_diff_max": step * 1e-7, "seconds_wait": 9.0, "seconds_logprobs": 0.25, "seconds_train": 0.4}
         log += [{"kind": "rollout", "step": step, **rollout}, {"kind": "train", "step": step, **train}]
         log += [{"kind": "push", "step": step, "seconds": 0.1}]

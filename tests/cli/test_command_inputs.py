@@ -45,8 +45,14 @@ CASES = {
     ),
     "unknown table": (("[trainer]", "[trainr]"), ["'trainr'", "trial.toml: trainr", "did you mean 'trainer'?"]),
     "wrong type": (("nodes = 1", 'nodes = "two"'), ["'two'", "integer", "trial.toml: trainer.nodes", "slime-hpc explain trainer.nodes"]),
-    "below the least": (("samples_per_prompt = 4", "samples_per_prompt = 0"), ["trial.toml: rollout.samples_per_prompt", "greater than or equal to 1"]),
-    "missing key": (('path = "recipe:demo_model"\n', ""), ["model.path is missing", "trial.toml: model.path", "slime-hpc explain model.path"]),
+    "below the least": (
+        ("samples_per_prompt = 4", "samples_per_prompt = 0"),
+        ["trial.toml: rollout.samples_per_prompt", "greater than or equal to 1"],
+    ),
+    "missing key": (
+        ('path = "recipe:demo_model"\n', ""),
+        ["model.path is missing", "trial.toml: model.path", "slime-hpc explain model.path"],
+    ),
     "no TOML": (("[trainer]", "[trainer"), ["trial.toml is not TOML", "line 16"]),
     "missing model folder": (("recipe:demo_model", "models/none"), ["no model folder", "models/none", "model.path", "recipes prepare"]),
     "no weights": (('init = "random"\n', ""), ["no safetensors", "model.path", 'model.init = "random"']),
@@ -66,7 +72,10 @@ CASES = {
         ("nodes = 1", "nodes = 1\nupdates_per_step = 3"),
         ["4 prompts a step / 3 updates = 1.33333", "trainer.updates_per_step", "a divisor"],
     ),
-    "one answer a prompt": (("samples_per_prompt = 4", "samples_per_prompt = 1"), ["every advantage is 0", "rollout.samples_per_prompt", "at least 2"]),
+    "one answer a prompt": (
+        ("samples_per_prompt = 4", "samples_per_prompt = 1"),
+        ["every advantage is 0", "rollout.samples_per_prompt", "at least 2"],
+    ),
     "no room for a prompt": (("max_tokens = 8", "max_tokens = 128"), ["rollout.max_tokens = 128", "context of 128", "below 128"]),
     "line break in a directive": (
         ("[trainer]", '[slurm]\nextra = ["--comment=a\\nrm -rf x"]\n\n[trainer]'),
@@ -131,7 +140,10 @@ def test_a_wrong_experiment_is_refused(case, command, write, refused):
         (b"\n  \n", ["holds no prompt", "data.prompts"]),
         (b"\xff\xfe\x00", ["not UTF-8 text (byte 0)", "data.prompts"]),
         (PROMPTS.encode() + b"{not json\n", ["Line 2 of", "is not JSON", "prompts.jsonl:2"]),
-        (PROMPTS.encode() + b'{"question": "?", "answer": "2"}\n', ["Line 2 of", "no field 'prompt'", "'question', 'answer'", "prompts.jsonl:2", "data.prompt_key"]),
+        (
+            PROMPTS.encode() + b'{"question": "?", "answer": "2"}\n',
+            ["Line 2 of", "no field 'prompt'", "'question', 'answer'", "prompts.jsonl:2", "data.prompt_key"],
+        ),
         (b'{"prompt": "1 + 1 ="}\n', ["Line 1 of", "no field 'answer'", "data.answer_key"]),
         (b'{"prompt": "", "answer": "2"}\n', ["Line 1 of", "empty"]),
     ],
@@ -164,7 +176,9 @@ def test_a_wrong_option_is_refused(words, parts, write, refused):
     refused(parts, "submit", "trial.toml", *ON_CLUSTER, *words)
 
 
-@pytest.mark.parametrize(("name", "parts"), [("demmo", ["'demmo'", "did you mean 'demo'?"]), ("none.toml", ["no file none.toml", "correct the path"])])
+@pytest.mark.parametrize(
+    ("name", "parts"), [("demmo", ["'demmo'", "did you mean 'demo'?"]), ("none.toml", ["no file none.toml", "correct the path"])]
+)
 def test_an_experiment_that_is_not_there_is_refused(name, parts, refused):
     refused(parts, "submit", name)
 

@@ -4,7 +4,20 @@ import os
 import subprocess
 import sys
 
-BLOCKED = ("numpy", "torch", "h5py", "submitit", "transformers", "aiohttp", "requests", "psutil", "megatron", "sglang", "matplotlib", "plotext")
+BLOCKED = (
+    "numpy",
+    "torch",
+    "h5py",
+    "submitit",
+    "transformers",
+    "aiohttp",
+    "requests",
+    "psutil",
+    "megatron",
+    "sglang",
+    "matplotlib",
+    "plotext",
+)
 CODE = f"""
 import sys
 class Block:
@@ -27,7 +40,11 @@ def test_the_blocker_blocks(here):
 
 
 def test_plan_render_submit_and_status_work_without_what_a_job_needs(here, finished):
-    for words in (["plan", "demo"], ["render", "demo", "--run-id", "a"], ["submit", "demo", "--topology", "test-cluster", "--run-id", "b", "--wait"]):
+    for words in (
+        ["plan", "demo"],
+        ["render", "demo", "--run-id", "a"],
+        ["submit", "demo", "--topology", "test-cluster", "--run-id", "b", "--wait"],
+    ):
         result = slime(here, *words)
         assert result.returncode == 0, result.stderr
     assert (here / "runs/demo/a/job.sbatch").is_file()
