@@ -31,7 +31,7 @@ def follow(run: RunFolder, scheduler: Scheduler) -> job.JobState:
     submissions = read_submissions(run)
     narrator = Narrator(experiment.steps, attempt=submissions[-1].attempt if submissions else 0)
     tail = Tail(run.metrics)
-    watch = _Watch(run, scheduler)
+    watch = JobWatch(run, scheduler)
     console = stderr()
     with console.status("") as spinner:
         while True:
@@ -62,7 +62,7 @@ def phase(status: dict[str, Any], steps: int) -> str:
     return f"{status['phase']}, step {status['step']}/{steps}, for {max(0.0, time.time() - status['since']):.0f} s"
 
 
-class _Watch:
+class JobWatch:
     """The state of the job, asked for at growing intervals, and at once when the outcome file changes."""
 
     def __init__(self, run: RunFolder, scheduler: Scheduler) -> None:
@@ -75,6 +75,7 @@ class _Watch:
         self._state = job.JobState(id="", state=UNKNOWN)
 
     def state(self) -> job.JobState:
+        """The newest answer. Raises SchedulerError when nobody has known the job for long."""
         outcome = self._run.outcome.stat().st_mtime_ns if self._run.outcome.exists() else 0
         if outcome != self._outcome:
             self._outcome, self._pause_s, self._next = outcome, ASK_FIRST_S, 0.0

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from slime_hpc.cli.arguments import find_run, run_argument, runs_option
+from slime_hpc.cli.follow import POLL_S, JobWatch
 from slime_hpc.errors import RunFolderError
 from slime_hpc.launch import job
 from slime_hpc.launch.saved import load_saved
@@ -19,8 +20,6 @@ from slime_hpc.run_folder import RunFolder
 from slime_hpc.slurm.client import Scheduler
 
 SUPERVISOR = "supervisor"
-POLL_S = 0.5
-ASK_S = 10.0
 _TASK_LOG = re.compile(r"_(\d+)_log\.(out|err)$")
 
 
@@ -85,11 +84,11 @@ def _show(run: RunFolder, roles: list[str], attempt: int | None, tails: dict[Pat
 
 
 def _follow(run: RunFolder, scheduler: Scheduler, roles: list[str], attempt: int | None, tails: dict[Path, Tail]) -> None:
-    next_question = 0.0
-    ended = False
-    while not ended:
-        if time.monotonic() >= next_question:
-            ended = job.job_state(run, scheduler).ended
-            next_question = time.monotonic() + ASK_S
+    watch = JobWatch(run, scheduler)
+    while True:
+        # Asked before the logs are read: what an ended job wrote is there to be read.
+        ended = watch.state().ended
         _show(run, roles, attempt, tails, last=None)
-        time.sleep(0 if ended else POLL_S)
+        if ended:
+            return
+        time.sleep(POLL_S)

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -100,3 +101,31 @@ def test_following_the_logs_ends_with_the_job(slime, make_run):
     lines = slime("logs", "good", "--follow").stdout.splitlines()
     assert lines.count("supervisor: COMPLETED") == 1
     assert lines.count("engines-0: toy engines 0") <= 1
+
+
+def interrupt(words, shown):
+    """Ctrl-C on a command of its own process once `shown` is on stderr; its exit status, and the rest of stderr."""
+    command = subprocess.Popen([sys.executable, "-m", "slime_hpc.cli.main", *words], stderr=subprocess.PIPE, text=True)
+    assert command.stderr is not None
+    assert shown in command.stderr.readline()
+    time.sleep(1)
+    command.send_signal(signal.SIGINT)
+    _, rest = command.communicate(timeout=60)
+    return command.returncode, rest
+
+
+def test_ctrl_c_stops_the_waiting_and_not_the_job(slime, make_run):
+    run = make_run("long", "serve")
+    # The first line that follows the start of the job.
+    run.metrics.write_text(json.dumps({"kind": "checkpoint", "step": 3, "attempt": 0, "seconds": 1.0}) + "\n")
+    status, rest = interrupt(["resume", "long", "--wait"], "checkpoint of step 3")
+    assert status == 1
+    assert "The job goes on" in rest
+    assert json.loads(slime("status", "long", "--json").stdout)["state"] == "RUNNING"
+
+
+def test_ctrl_c_on_the_demo_cancels_it(slime, slurm):
+    slurm.set_state("RUNNING")
+    status, _ = interrupt(["demo", "--topology", "test-cluster"], "run folder")
+    assert status == 1
+    assert slurm.calls()[1:] == ["scancel 4242"]
