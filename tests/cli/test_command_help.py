@@ -1,9 +1,9 @@
 """What the command costs before it does anything, and that every command can be reached."""
 
 import json
+import os
 import subprocess
 import sys
-import time
 
 import pytest
 from click.testing import CliRunner
@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from slime_hpc.cli.main import COMMANDS, main
 
 HEAVY = ("numpy", "torch", "h5py", "pydantic", "rich", "jinja2", "submitit", "transformers", "aiohttp")
-HELP = [sys.executable, "-m", "slime_hpc.cli.main", "--help"]
+# As the installed command does it.
+HELP = [sys.executable, "-c", "from slime_hpc.cli.main import main; main(['--help'])"]
 
 
 def test_help_lists_every_command_and_imports_nothing_heavy():
@@ -29,16 +30,17 @@ def test_help_lists_every_command_and_imports_nothing_heavy():
 
 
 def test_help_takes_less_than_100_ms_once_warm():
-    # The best of several: other work on the machine only ever adds.
-    best = min(_seconds(HELP) for _ in range(15))
-    python = min(_seconds([sys.executable, "-c", "pass"]) for _ in range(5))
+    # Processor time, and the best of several: the wall clock also counts what else the machine does.
+    best, python = (min(_processor_seconds(command) for _ in range(10)) for command in (HELP, [sys.executable, "-c", "pass"]))
     assert best < 0.1, f"{best * 1000:.0f} ms; python alone takes {python * 1000:.0f} ms"
 
 
-def _seconds(command):
-    start = time.perf_counter()
-    subprocess.run(command, capture_output=True, check=True)
-    return time.perf_counter() - start
+def _processor_seconds(command):
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = status
+    assert status == 0
+    return usage.ru_utime + usage.ru_stime
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -13,7 +13,7 @@ import time
 COMMANDS = {
     "python -c pass": ["-c", "pass"],
     "python -c 'import click'": ["-c", "import click"],
-    "slime-hpc --help": ["-m", "slime_hpc.cli.main", "--help"],
+    "slime-hpc --help": ["-c", "from slime_hpc.cli.main import main; main(['--help'])"],
 }
 
 
