@@ -24,6 +24,7 @@ from slime_hpc.launch.roles import ROLES
 from slime_hpc.launch.saved import load_saved
 from slime_hpc.launch.step import LocalLauncher, SrunLauncher, Step, StepLauncher
 from slime_hpc.launch.stop import StopRequested, raise_on_signal
+from slime_hpc.launch.submissions import next_attempt
 from slime_hpc.launch.verdict import State, Verdict, judge
 from slime_hpc.plan.job import JobPlan
 from slime_hpc.run_folder import RunFolder
@@ -47,7 +48,7 @@ class Supervisor:
         self._launcher = launcher
         self._job_id = job_id
         self._roles = roles
-        self._attempt = 1 + max((int(path.name) for path in run.attempts.iterdir() if path.name.isdigit()), default=-1)
+        self._attempt = next_attempt(run)
         self._steps: dict[str, Step] = {}
         self._start = time.time()
 
