@@ -29,13 +29,13 @@ class Case:
     steps: int = 3
 
 
+TOKEN_MEAN = {"kl_coef": 0.1, "loss_mean": "token", "entropy_coef": 0.01, "clip_low": 0.05, "clip_high": 0.1}
 CASES = [
     Case("llama", "llama", 1),
     Case("qwen2-tied", "qwen2", 1, tied=True),
     Case("qwen3", "qwen3", 1),
     Case("recompute", "qwen3", 1, trainer={"recompute": True}),
-    Case("two-updates-kl-token-mean", "qwen3", 1, trainer={
-        "updates_per_step": 2, "algorithm": {"kl_coef": 0.1, "loss_mean": "token", "entropy_coef": 0.01, "clip_low": 0.05, "clip_high": 0.1}}),
+    Case("two-updates-kl-token-mean", "qwen3", 1, trainer={"updates_per_step": 2, "algorithm": TOKEN_MEAN}),
     Case("tp2", "qwen3", 2, trainer={"tensor_parallel": 2}),
     Case("tp2-qwen2", "qwen2", 2, trainer={"tensor_parallel": 2}),
     Case("tp2-tied-sp", "qwen3", 2, tied=True, trainer={"tensor_parallel": 2, "sequence_parallel": True}),
@@ -47,9 +47,7 @@ CASES = [
     Case("tp2-dp2", "qwen3", 4, trainer={"tensor_parallel": 2}),
     Case("tp2-pp2-sp", "qwen3", 4, tied=True, trainer={"tensor_parallel": 2, "pipeline_parallel": 2, "sequence_parallel": True}),
     Case("pp2-dp2", "llama", 4, trainer={"pipeline_parallel": 2}),
-]  # fmt: skip
-RATES = (0.0005, 0.001, 0.0008875)
-"""Learning rates of steps 1 to 3 of `tiny.experiment`."""
+]
 
 
 def main() -> None:
@@ -59,13 +57,10 @@ def main() -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{world}", rank=rank, world_size=world)
     from tests.trainer import run_case
 
-    results = {}
-    for case in CASES:
-        if case.world == world:
-            print(case.name, flush=True)
-            results[case.name] = run_case.run(case, folder)
+    results = {case.name: run_case.run(case, folder) for case in CASES if case.world == world}
     results["resharded"] = run_case.reshard(folder)
-    results["masked"] = run_case.bf16(folder) if world == 1 else None
+    if world == 1:
+        results |= {"bf16": run_case.bf16(folder), "logits": run_case.gradient_of_logits()}
     if rank == 0:
         (folder / f"world-{world}.json").write_text(json.dumps(results))
     dist.barrier()

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 from slime_hpc.config.schema import Experiment
+from slime_hpc.data.sample import Sample
 from slime_hpc.run_folder import RunFolder
 from slime_hpc.trainer import checkpoint, parallel, share, step, weights
 from slime_hpc.trainer.logprob import from_logits
@@ -78,10 +79,16 @@ def run(case: Any, folder: Path) -> dict[str, Any]:
         "expected": expected,
         "weights": max((float((t - state[n]).abs().max()) for n, t in trained.items()), default=0.0),
         "moved": max((float((t - first[n]).abs().max()) for n, t in trained.items()), default=0.0),
-        "engine_diff": max(float(abs(plain.logprobs(tiny.hf_model(case.kind, tied=case.tied), s)[0].detach() - torch.from_numpy(s.logprobs_R))[s.loss_mask_R.astype(bool)].max()) for s in samples),
-    }  # fmt: skip
+        "engine_diff": max(_difference(tiny.hf_model(case.kind, tied=case.tied), sample) for sample in samples),
+    }
     parallel_state.destroy_model_parallel()
     return result
+
+
+def _difference(hf: Any, sample: Sample) -> float:
+    """Largest difference between the sample's log-probs and the plain model's, where a token is trained on."""
+    difference = (plain.logprobs(hf, sample)[0].detach() - torch.from_numpy(sample.logprobs_R)).abs()
+    return float(difference[torch.from_numpy(sample.loss_mask_R.astype(bool))].max())
 
 
 def _score(built: Built, hf: Any, samples: Any) -> float:

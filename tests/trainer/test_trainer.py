@@ -1,0 +1,100 @@
+"""The trainer on one, two and four ranks, each world launched once: `tests.trainer.checks` measures, the tests here judge."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.checks import CASES, Case
+
+_LAUNCH_TIMEOUT_S = 600
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    """Figures of every case by world size."""
+    return {world: _launch(tmp_path_factory.mktemp(f"world-{world}"), world) for world in (1, 2, 4)}
+
+
+def _launch(folder: Path, world: int) -> dict[str, Any]:
+    commands = [[sys.executable, "-m", "tests.trainer.checks", str(folder), str(rank), str(world)] for rank in range(world)]
+    logs = [folder / f"log-{rank}" for rank in range(world)]
+    ranks = [subprocess.Popen(c, stdout=log.open("wb"), stderr=subprocess.STDOUT) for c, log in zip(commands, logs, strict=True)]
+    try:
+        for process in ranks:
+            process.wait(_LAUNCH_TIMEOUT_S)
+    finally:
+        for process in ranks:
+            process.kill()
+    assert all(process.returncode == 0 for process in ranks), "\n".join(log.read_text()[-3000:] for log in logs)
+    value: dict[str, Any] = json.loads((folder / f"world-{world}.json").read_text())
+    return value
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.name)
+def case(request: pytest.FixtureRequest) -> Case:
+    value: Case = request.param
+    return value
+
+
+@pytest.fixture
+def figures(case: Case, results: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    value: dict[str, Any] = results[case.world][case.name]
+    return value
+
+
+def test_weights_make_the_round_trip_bit_for_bit(figures: dict[str, Any]) -> None:
+    assert figures["exact"]
+    assert figures["names"]
+
+
+def test_logprobs_are_those_of_hugging_face(figures: dict[str, Any]) -> None:
+    assert figures["score"] < 5e-6
+    assert figures["values"][0]["logprob_abs_diff_max"] == pytest.approx(figures["engine_diff"], abs=1e-5)
+
+
+def test_losses_and_gradients_are_those_of_plain_pytorch(figures: dict[str, Any]) -> None:
+    assert [v["loss"] for v in figures["values"]] == pytest.approx(figures["expected"]["loss"], abs=2e-5)
+    assert [v["grad_norm"] for v in figures["values"]] == pytest.approx(figures["expected"]["grad_norm"], rel=1e-4)
+
+
+def test_training_moves_weights_as_plain_pytorch_does(figures: dict[str, Any]) -> None:
+    # AdamW turns a gradient that rounding leaves at 1e-9 instead of 0 into a part of a step: hence a share of the way, not an epsilon.
+    assert figures["moved"] > 1e-3
+    assert figures["weights"] < 0.1 * figures["moved"]
+
+
+def test_clipping_and_divergence_are_reported(results: dict[int, dict[str, Any]]) -> None:
+    first = results[1]["two-updates-kl-token-mean"]["values"][0]
+    assert 0 < first["clip_fraction"] < 1
+    assert first["kl"] > 0
+    assert first["ratio_max"] > 1.1
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_a_loaded_checkpoint_trains_on_bit_for_bit(results: dict[int, dict[str, Any]], world: int) -> None:
+    assert results[world]["resharded"]["same_layout"] == 0
+    assert results[world]["resharded"]["steps"] == [2]
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_a_checkpoint_loads_at_other_parallel_sizes(results: dict[int, dict[str, Any]], world: int) -> None:
+    assert len(results[world]["resharded"]["other_layouts"]) == 2
+    assert max(results[world]["resharded"]["other_layouts"]) < 5e-6
+
+
+def test_bfloat16_trains(results: dict[int, dict[str, Any]]) -> None:
+    figures = results[1]["bf16"]
+    assert figures["dtype"] == "torch.bfloat16"
+    assert 0 < figures["score"] < 0.1
+    assert 0 < figures["moved"] < 0.01
+
+
+def test_the_gradient_of_the_log_probs_is_autograds(results: dict[int, dict[str, Any]]) -> None:
+    assert results[1]["logits"]["gradient"] < 1e-12
