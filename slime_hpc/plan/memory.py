@@ -1,7 +1,8 @@
 """Estimated memory of one trainer rank and one engine, to catch a plan that cannot fit before it waits in a queue.
 
 Trainer, a parameter: weight 2 or 4 bytes, gradient 4 (fp32), optimizer 12 (fp32 copy and two moments) sharded over data parallel.
-Activations of a layer, a token: about 34 x hidden bytes in bf16 (Korthikanti et al. 2022, eq. 2, without the attention matrix), double in fp32.
+Activations of a layer, a token: about 34 x hidden bytes in bf16 (Korthikanti et al. 2022, eq. 2, without the attention matrix),
+double in fp32.
 """
 
 from __future__ import annotations

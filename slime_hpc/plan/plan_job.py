@@ -55,13 +55,23 @@ def _check_parallel(experiment: Experiment, model: ModelConfig) -> None:
     trainer = experiment.trainer
     engine_sizes = [(f"rollout.groups[{i}].gpus_per_engine", g.gpus_per_engine) for i, g in enumerate(experiment.rollout.groups)]
     for key, size in [("trainer.tensor_parallel", trainer.tensor_parallel), *engine_sizes]:
-        for what, count in (("attention heads", model.num_heads), ("key-value heads", model.num_kv_heads)):
+        for what, count in (
+            ("attention heads", model.num_heads),
+            ("key-value heads", model.num_kv_heads),
+            ("feed-forward channels", model.ffn_size),
+        ):
             if count % size:
                 raise PlanError(
                     f"{count} {what} do not divide by {key} = {size} ({count} / {size} = {count / size:g}).",
                     where=f"{key}; {experiment.model.path}/config.json",
                     fix=f"use a divisor of {count}: {', '.join(str(d) for d in range(1, count + 1) if count % d == 0)}",
                 )
+    if trainer.sequence_parallel and trainer.tensor_parallel == 1:
+        raise PlanError(
+            "trainer.sequence_parallel splits activations between tensor-parallel ranks; there is one.",
+            where="trainer.sequence_parallel, trainer.tensor_parallel",
+            fix="remove trainer.sequence_parallel, or raise trainer.tensor_parallel",
+        )
     if model.num_layers % trainer.pipeline_parallel:
         raise PlanError(
             f"{model.num_layers} layers do not divide by trainer.pipeline_parallel = {trainer.pipeline_parallel}.",
@@ -128,8 +138,9 @@ def _check_slurm(experiment: Experiment, topology: Topology) -> None:
 def _check_memory(part: MemoryEstimate) -> None:
     if part.available_gib and part.total_gib > part.available_gib:
         raise PlanError(
-            f"{part.role}: weights {part.weights_gib:.1f} + gradients {part.gradients_gib:.1f} + optimizer {part.optimizer_gib:.1f} + "
-            f"activations {part.activations_gib:.1f} + cache {part.cache_gib:.1f} = {part.total_gib:.1f} GiB; it has {part.available_gib:.1f}.",
+            f"{part.role}: weights {part.weights_gib:.1f} + gradients {part.gradients_gib:.1f} + optimizer {part.optimizer_gib:.1f} "
+            f"+ activations {part.activations_gib:.1f} + cache {part.cache_gib:.1f} = {part.total_gib:.1f} GiB; "
+            f"it has {part.available_gib:.1f}.",
             where="trainer.tensor_parallel, trainer.tokens_per_gpu, rollout.groups",
             fix="raise the parallel sizes, lower tokens_per_gpu, or set trainer.recompute = true",
         )
