@@ -57,7 +57,7 @@ def explain(key: str) -> Explanation:
         key=name,
         description=field.description or "",
         type=("list of tables" if many else "table") if model else _type_name(field),
-        default="" if model or field.is_required() else _default(field),
+        default="" if model else default_text(field),
         keys=tuple(f"{name}.{below}" for below in model.model_fields) if model else (),
     )
 
@@ -103,7 +103,10 @@ def _annotation_name(annotation: Any) -> str:
     return "unset" if annotation is NoneType else str(annotation.__name__)
 
 
-def _default(field: Any) -> str:
+def default_text(field: Any) -> str:
+    """A field's default as TOML would write it; "unset" for none, "" when the key must be given."""
+    if field.is_required():
+        return ""
     value = field.get_default(call_default_factory=True)
     if value is None:
         return "unset"

@@ -6,6 +6,7 @@ The order depends on the seed and the epoch alone, so the position is two intege
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from slime_hpc.config import names
 from slime_hpc.config.schema import Data, Evaluation
 from slime_hpc.data.prompt import Prompt, PromptSource
 from slime_hpc.data.prompt_file import read_prompts
-from slime_hpc.errors import DataError
+from slime_hpc.errors import ConfigError, DataError
 
 
 class EpochSource(PromptSource):
@@ -76,7 +77,14 @@ def load_prompts(section: Data | Evaluation, *, key: str, prompt_key: str = "pro
         prompts = read_prompts(Path(section.prompts), prompt_key=prompt_key, answer_key=answer_key, where=f"{key}.prompts")
     else:
         assert section.source is not None
-        prompts = list(names.load(section.source, where=f"{key}.source")(**section.options))
+        make = names.load(section.source, where=f"{key}.source")
+        try:
+            inspect.signature(make).bind(**section.options)
+        except TypeError as error:
+            raise ConfigError(
+                f"{section.source} does not take these options: {error}.", where=f"{key}.options", fix=f"it takes {inspect.signature(make)}"
+            ) from error
+        prompts = list(make(**section.options))
         if not prompts:
             raise DataError(f"{section.source} returned no prompt.", where=f"{key}.source", fix="see its options")
     limit = section.limit if isinstance(section, Evaluation) else 0

@@ -80,6 +80,12 @@ def trainer_ranks_per_node(experiment: Experiment, topology: Topology) -> int:
 def group_nodes(group: RolloutGroup, topology: Topology, index: int) -> int:
     """Nodes of a group of engines."""
     where = f"rollout.groups[{index}]"
+    if group.kind != "regular":
+        raise PlanError(
+            f"Engines of kind {group.kind!r} cannot be planned: nothing would connect prefill and decode engines.",
+            where=f"{where}.kind",
+            fix='use "regular"',
+        )
     per_node = topology.node.gpus // group.gpus_per_engine
     if per_node == 0:
         raise PlanError(

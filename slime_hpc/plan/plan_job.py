@@ -137,10 +137,11 @@ def _check_slurm(experiment: Experiment, topology: Topology) -> None:
 
 def _check_memory(part: MemoryEstimate) -> None:
     if part.available_gib and part.total_gib > part.available_gib:
+        trains = part.role == "trainer"
         raise PlanError(
             f"{part.role}: weights {part.weights_gib:.1f} + gradients {part.gradients_gib:.1f} + optimizer {part.optimizer_gib:.1f} "
             f"+ activations {part.activations_gib:.1f} + cache {part.cache_gib:.1f} = {part.total_gib:.1f} GiB; "
             f"it has {part.available_gib:.1f}.",
-            where="trainer.tensor_parallel, trainer.tokens_per_gpu, rollout.groups",
-            fix="raise the parallel sizes, lower tokens_per_gpu, or set trainer.recompute = true",
+            where="trainer.tensor_parallel, trainer.tokens_per_gpu" if trains else "rollout.groups, rollout.max_tokens",
+            fix="raise the parallel sizes, lower tokens_per_gpu, or set trainer.recompute = true" if trains else "raise gpus_per_engine",
         )

@@ -24,20 +24,18 @@ def expand(hostlist: str) -> list[str]:
 def compress(names: Sequence[str]) -> str:
     """A host list that expands to `names`: neighbours that differ in a trailing number share brackets."""
     parts = []
-    for prefix, group in itertools.groupby(map(_cut, names), key=lambda cut: cut[0]):
+    for (prefix, numbered), group in itertools.groupby(map(_cut, names), key=lambda cut: (cut[0], cut[1] != "")):
+        if not numbered:
+            parts.extend(prefix for _ in group)
+            continue
         runs: list[list[str]] = []
         for _, digits in group:
-            if runs and digits and digits == _successor(runs[-1]):
+            if runs and digits == _successor(runs[-1]):
                 runs[-1].append(digits)
             else:
                 runs.append([digits])
         texts = [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-        if runs[0][0] == "":
-            parts.extend([prefix] * len(runs))
-        elif len(runs) == 1 and len(runs[0]) == 1:
-            parts.append(prefix + runs[0][0])
-        else:
-            parts.append(f"{prefix}[{','.join(texts)}]")
+        parts.append(f"{prefix}[{','.join(texts)}]" if len(texts) > 1 or len(runs[0]) > 1 else prefix + texts[0])
     return ",".join(parts)
 
 
@@ -49,7 +47,7 @@ def _cut(name: str) -> tuple[str, str]:
 
 def _successor(run: list[str]) -> str:
     """The number after the last of a run, in the width that a range gives it: that of the range's first."""
-    return str(int(run[-1]) + 1).zfill(len(run[0])) if run[-1] else ""
+    return str(int(run[-1]) + 1).zfill(len(run[0]))
 
 
 def _split(text: str) -> list[str]:
