@@ -58,8 +58,7 @@ def test_a_batch_comes_back_bit_for_bit(folder, given_samples):
 @given(given_samples=samples(), data=st.data())
 def test_some_rows_are_those_rows(folder, given_samples, data):
     hdf5.seal(folder / "rows.h5", collate(given_samples, step=3, weight_version=2))
-    index = st.integers(0, len(given_samples) - 1) if given_samples else st.nothing()
-    rows = data.draw(st.lists(index, max_size=15))
+    rows = data.draw(st.lists(st.integers(0, len(given_samples) - 1), max_size=15)) if given_samples else []
     same(hdf5.read_rows(folder / "rows.h5", np.array(rows, np.int64)), collate([given_samples[i] for i in rows], step=3, weight_version=2))
 
 
