@@ -23,7 +23,7 @@ def expand(hostlist: str) -> list[str]:
 
 def compress(names: Sequence[str]) -> str:
     """A host list that expands to `names`: neighbours that differ in a trailing number share brackets."""
-    parts = []
+    parts: list[str] = []
     for (prefix, numbered), group in itertools.groupby(map(_cut, names), key=lambda cut: (cut[0], cut[1] != "")):
         if not numbered:
             parts.extend(prefix for _ in group)

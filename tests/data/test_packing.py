@@ -88,12 +88,12 @@ def test_every_rank_computes_the_same(batch):
 
 
 def test_an_example():
-    update, = schedule(np.array([5, 4, 3, 3, 2, 1]), np.zeros(6, np.int64), dp_size=2, tokens_cap=9, updates=1)
+    (update,) = schedule(np.array([5, 4, 3, 3, 2, 1]), np.zeros(6, np.int64), dp_size=2, tokens_cap=9, updates=1)
     assert update.ranks == (((0, 1),), ((2, 3, 4, 5),))
 
 
 def test_bins_are_split_until_the_ranks_are_even():
-    update, = schedule(np.array([4, 3, 2, 1]), np.zeros(4, np.int64), dp_size=2, tokens_cap=100, updates=1)
+    (update,) = schedule(np.array([4, 3, 2, 1]), np.zeros(4, np.int64), dp_size=2, tokens_cap=100, updates=1)
     assert update.ranks == (((0, 2),), ((1, 3),))
 
 
@@ -102,7 +102,7 @@ def test_bins_are_split_until_the_ranks_are_even():
     [
         ([5, 5, 5], {"dp_size": 4, "tokens_cap": 9, "updates": 1}, "3 samples cannot feed 4 data-parallel ranks"),
         # Five samples that do not fit together: two ranks would need six micro-batches.
-        ([5] * 5, {"dp_size": 2, "tokens_cap": 9, "updates": 1}, "5 samples make at least 5 micro-batches of 9 tokens; the next multiple of 2"),
+        ([5] * 5, {"dp_size": 2, "tokens_cap": 9, "updates": 1}, "5 samples make at least 5 micro-batches of 9 tokens"),
         ([5] * 6, {"dp_size": 2, "tokens_cap": 9, "updates": 4}, "6 prompt groups do not divide into 4 updates"),
     ],
 )

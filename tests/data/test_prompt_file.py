@@ -26,7 +26,7 @@ def test_chat_messages_numbers_and_the_whole_line(tmp_path):
     path = tmp_path / "p.jsonl"
     messages = [{"role": "user", "content": "6 x 7?"}]
     path.write_text(json.dumps({"prompt": messages, "answer": 42, "level": "easy"}))
-    prompt, = read(path)
+    (prompt,) = read(path)
     assert (prompt.content, prompt.answer, prompt.metadata["level"]) == (messages, "42", "easy")
 
 

@@ -40,7 +40,7 @@ def test_bytes_that_a_file_system_left_are_passed_over(tmp_path):
 
 def test_not_a_number_comes_back(tmp_path):
     events.append(tmp_path / "m", {"kind": "train", "step": 1, "grad_norm": math.nan, "loss": math.inf})
-    event, = events.read(tmp_path / "m")
+    (event,) = events.read(tmp_path / "m")
     assert math.isnan(event["grad_norm"]) and event["loss"] == math.inf
 
 

@@ -41,7 +41,8 @@ def test_several_groups_have_names_of_their_own(make_experiment, make_topology):
 
 
 def test_on_one_node_each_role_takes_the_gpus_after_the_one_before(make_experiment, make_topology):
-    plan = plan_job(make_experiment(trainer__gpus_per_node=4, rollout__groups=[{"engines": 2, "gpus_per_engine": 2}]), make_topology(nodes=1))
+    groups = [{"engines": 2, "gpus_per_engine": 2}]
+    plan = plan_job(make_experiment(trainer__gpus_per_node=4, rollout__groups=groups), make_topology(nodes=1))
     assert (plan.role("trainer").gpu_first, plan.role("engines").gpu_first, plan.num_nodes) == (0, 4, 1)
 
 
@@ -84,7 +85,8 @@ def test_a_plan_fits_whatever_is_asked_or_says_why_not(make_experiment, make_top
 
 
 def test_ports_are_a_nodes_so_that_a_large_job_has_enough(make_experiment, make_topology):
-    experiment = make_experiment(trainer__nodes=1000, rollout__prompts_per_step=1000, rollout__groups=[{"engines": 1000, "gpus_per_engine": 8}])
+    groups = [{"engines": 1000, "gpus_per_engine": 8}]
+    experiment = make_experiment(trainer__nodes=1000, rollout__prompts_per_step=1000, rollout__groups=groups)
     plan = plan_job(experiment, make_topology(nodes=2000))
     assert max(role.port_first + role.tasks_per_node * PORTS_PER_TASK for role in plan.roles) < 22000
 
@@ -94,22 +96,22 @@ def test_ports_are_a_nodes_so_that_a_large_job_has_enough(make_experiment, make_
     [
         ({"trainer__nodes": 8}, "trainer 8 + rollout.groups[0] 1 = 9 nodes; topology 'c' has 8.", "trainer.nodes, rollout.groups"),
         ({"trainer__gpus_per_node": 9}, "trainer.gpus_per_node = 9; a node of 'c' has 8.", "trainer.gpus_per_node"),
-        ({"trainer__tensor_parallel": 3}, "16 attention heads do not divide by trainer.tensor_parallel = 3 (16 / 3 = 5.33333).", "tensor_parallel"),
-        ({"trainer__tensor_parallel": 16}, "8 key-value heads do not divide by trainer.tensor_parallel = 16 (8 / 16 = 0.5).", "tensor_parallel"),
-        ({"trainer__tensor_parallel": 4, "trainer__gpus_per_node": 6}, "1 nodes x 6 = 6 ranks do not divide by tensor_parallel 4", "gpus_per_node"),
+        ({"trainer__tensor_parallel": 3}, "16 attention heads do not divide by trainer.tensor_parallel = 3 (16 / 3 = 5.33333).", "tensor"),
+        ({"trainer__tensor_parallel": 16}, "8 key-value heads do not divide by trainer.tensor_parallel = 16 (8 / 16 = 0.5).", "tensor"),
+        ({"trainer__tensor_parallel": 4, "trainer__gpus_per_node": 6}, "1 nodes x 6 = 6 ranks do not divide by tensor_parallel 4", "gpus"),
         ({"trainer__pipeline_parallel": 8}, "28 layers do not divide by trainer.pipeline_parallel = 8.", "trainer.pipeline_parallel"),
         ({"trainer__sequence_parallel": True}, "there is one", "trainer.sequence_parallel"),
-        ({"rollout__groups": [{"gpus_per_engine": 16}]}, "8 key-value heads do not divide by rollout.groups[0].gpus_per_engine", "groups[0]"),
-        ({"rollout__groups": [{"engines": 9}]}, "9 engines on 2 nodes: 9 / 2 = 4.5 a node; a node takes 8 / 1 = 8.", "rollout.groups[0].engines"),
+        ({"rollout__groups": [{"gpus_per_engine": 16}]}, "8 key-value heads do not divide by rollout.groups[0].gpus", "groups[0]"),
+        ({"rollout__groups": [{"engines": 9}]}, "9 engines on 2 nodes: 9 / 2 = 4.5 a node; a node takes 8 / 1 = 8.", "groups[0].engines"),
         ({"rollout__groups": [{"kind": "prefill"}]}, "'prefill'", "rollout.groups[0].kind"),
-        ({"rollout__prompts_per_step": 30, "trainer__updates_per_step": 4}, "30 prompts a step / 4 updates = 7.5", "rollout.prompts_per_step"),
+        ({"rollout__prompts_per_step": 30, "trainer__updates_per_step": 4}, "30 prompts a step / 4 updates = 7.5", "prompts_per_step"),
         (
             {"rollout__prompts_per_step": 3, "rollout__samples_per_prompt": 4},
             "3 prompts x 4 samples / 1 updates = 12 samples an update; 12 / 8 data-parallel ranks = 1.5, not a whole number.",
             "rollout.prompts_per_step, rollout.samples_per_prompt",
         ),
         ({"rollout__samples_per_prompt": 1}, "GRPO compares", "rollout.samples_per_prompt"),
-        ({"rollout__max_tokens": 512, "rollout__context_length": 512}, "leaves no room for a prompt in a context of 512", "rollout.max_tokens"),
+        ({"rollout__max_tokens": 512, "rollout__context_length": 512}, "no room for a prompt in a context of 512", "max_tokens"),
         ({"rollout__context_length": 50000}, "exceeds the model's 40960 positions", "rollout.context_length"),
         ({"trainer__tokens_per_gpu": 10**7}, "GiB; it has 80.0.", "trainer.tokens_per_gpu"),
         ({"container__runtime": "apptainer"}, "Container runtime 'apptainer' needs an image.", "container.image"),
@@ -169,7 +171,7 @@ def test_an_engine_queues_what_its_cache_does_not_hold(make_experiment, make_top
 
 def test_an_engine_that_cannot_hold_its_weights(make_experiment, make_topology):
     topology = make_topology(accelerator="cpu", node__gpu_memory_gib=0, node__memory_gib=28, node__gpus=40)
-    with pytest.raises(PlanError, match="engines: weights 1.1") as caught:
+    with pytest.raises(PlanError, match=r"engines: weights 1\.1") as caught:
         plan_job(make_experiment(rollout__groups=[{"engines": 40}]), topology)
     assert caught.value.fix == "raise gpus_per_engine"
 

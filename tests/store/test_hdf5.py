@@ -85,7 +85,7 @@ def test_the_layout_is_flat(sealed, batch):
         assert sorted(file) == sorted(ARRAYS)
         for name in ARRAYS:
             assert file[name].dtype == getattr(batch, name).dtype and file[name].chunks is None and file[name].compression is None
-        assert {key: int(value) for key, value in file.attrs.items()} == {"schema_version": 1, "step": 7, "weight_version": 6, "complete": 1}
+        assert dict(file.attrs) == {"schema_version": 1, "step": 7, "weight_version": 6, "complete": True}
 
 
 def test_the_report_says_what_lies_there(tmp_path, batch):

@@ -112,7 +112,7 @@ def test_the_commands_of_the_readme_run(tmp_path):
     """Exactly as they stand there, in a folder that holds nothing but the file that stands there."""
     (tmp_path / "my-cluster.toml").write_text(BLOCKS[0][1], encoding="utf-8")
     assert load_topology(str(tmp_path / "my-cluster.toml")).name == "my-cluster"
-    shell = f"set -e\nslime-hpc() {{ {sys.executable} -m slime_hpc.cli.main \"$@\"; }}\n{BLOCKS[1][1]}"
+    shell = f'set -e\nslime-hpc() {{ {sys.executable} -m slime_hpc.cli.main "$@"; }}\n{BLOCKS[1][1]}'
     done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert '"num_nodes": 3' in done.stdout
