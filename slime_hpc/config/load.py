@@ -152,9 +152,11 @@ def _explain(schema: type[BaseModel], problem: Any, key: str) -> tuple[str, str]
         close = difflib.get_close_matches(str(location[-1]), known, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         return f"Unknown key {location[-1]!r}.", f"{hint}known here: {', '.join(known)}"
-    meaning = f"{key}: {_description(schema, location)}" if location else "correct the file"
+    meaning = _description(schema, location) if location else "correct the file"
+    if location and schema is Experiment:
+        meaning += f" See `slime-hpc explain {key}`"
     if kind == "missing":
-        return f"{key} is missing.", f"set {meaning}"
+        return f"{key} is missing.", f"set it: {meaning}"
     if kind == "value_error":
         return message.removeprefix("Value error, "), meaning
     if kind == "string_type":
