@@ -102,6 +102,14 @@ def _check_batch(experiment: Experiment, data_parallel: int) -> None:
             where="rollout.prompts_per_step, rollout.samples_per_prompt, trainer.updates_per_step",
             fix=f"make the samples of an update a multiple of {data_parallel}",
         )
+    start = experiment.warm_start
+    if start is not None and start.samples_per_step % data_parallel:
+        raise PlanError(
+            f"{start.samples_per_step} demonstrations a step / {data_parallel} data-parallel ranks = "
+            f"{start.samples_per_step / data_parallel:g}, not a whole number.",
+            where="warm_start.samples_per_step",
+            fix=f"a multiple of {data_parallel}",
+        )
     if experiment.algorithm.advantage == "grpo" and rollout.samples_per_prompt < 2:
         raise PlanError(
             "GRPO compares the answers to one prompt; with one answer every advantage is 0.",

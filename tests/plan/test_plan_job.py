@@ -110,6 +110,11 @@ def test_ports_are_a_nodes_so_that_a_large_job_has_enough(make_experiment, make_
             "3 prompts x 4 samples / 1 updates = 12 samples an update; 12 / 8 data-parallel ranks = 1.5, not a whole number.",
             "rollout.prompts_per_step, rollout.samples_per_prompt",
         ),
+        (
+            {"warm_start__source": "m:f", "warm_start__samples_per_step": 12},
+            "12 demonstrations a step / 8 data-parallel ranks = 1.5, not a whole number.",
+            "warm_start.samples_per_step",
+        ),
         ({"rollout__samples_per_prompt": 1}, "GRPO compares", "rollout.samples_per_prompt"),
         ({"rollout__max_tokens": 512, "rollout__context_length": 512}, "no room for a prompt in a context of 512", "max_tokens"),
         ({"rollout__context_length": 50000}, "exceeds the model's 40960 positions", "rollout.context_length"),
