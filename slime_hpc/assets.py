@@ -8,6 +8,7 @@ from pathlib import Path
 from slime_hpc.errors import ConfigError
 
 _PACKAGE = Path(__file__).parent
+_ONE = {"recipes": "recipe", "topologies": "topology"}
 
 
 def folder(kind: str) -> Path:
@@ -37,5 +38,5 @@ def find(kind: str, name: str, *, where: str) -> Path:
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise ConfigError(
-        f"There is no {kind} entry {name!r}.", where=where, fix=f"{hint}there are: {', '.join(names)}; or give a path to a .toml file"
+        f"There is no {_ONE[kind]} {name!r}.", where=where, fix=f"{hint}there are: {', '.join(names)}; or give a path to a .toml file"
     )

@@ -44,12 +44,12 @@ class SlimeError(Exception):
     @property
     def cause(self) -> str:
         """The error as one line, for `outcome.json` and the end of a log."""
-        parts = [self.what.strip().replace("\n", " ")]
+        parts = [self.what]
         if self.where:
             parts.append(f"[{self.where}]")
         if self.fix:
             parts.append(f"-> {self.fix}")
-        return " ".join(parts)
+        return " ".join(" ".join(parts).split())
 
 
 def _rebuild(kind: type[SlimeError], what: str, where: str, fix: str) -> SlimeError:

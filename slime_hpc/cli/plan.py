@@ -67,5 +67,5 @@ def _gpus(role: RolePlan) -> str:
 
 
 def _ports(role: RolePlan) -> str:
-    last = role.port_first + (role.num_tasks - 1) * PORTS_PER_TASK
-    return str(role.port_first) if role.num_tasks == 1 else f"{role.port_first}-{last}"
+    last = role.port_first + (role.tasks_per_node - 1) * PORTS_PER_TASK
+    return str(role.port_first) if role.tasks_per_node == 1 else f"{role.port_first}-{last}"

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 def to_toml(model: BaseModel) -> str:
     """Every value, defaults included; keys that are unset (None) are left out, since TOML has no null."""
-    return tomli_w.dumps(_without_none(model.model_dump(mode="json")))
+    return tomli_w.dumps(_without_none(model.model_dump()))
 
 
 def _without_none(value: Any) -> Any:

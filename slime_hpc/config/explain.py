@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import Any
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
+import tomli_w
 from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
 from slime_hpc.config.load import model_of
 from slime_hpc.config.schema import Experiment
 from slime_hpc.errors import ConfigError
+
+_BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,34 +25,40 @@ class Explanation:
     description: str
     type: str
     default: str
-    """As TOML would write it; "" when the key must be given or is a table."""
+    """As TOML would write it; "unset" for none; "" when the key must be given or is a table."""
     keys: tuple[str, ...] = ()
     """Keys below, when it is a table."""
 
 
 def explain(key: str) -> Explanation:
-    """Explain a dotted key, or "" for the whole file. Raises ConfigError with the closest key."""
+    """Explain a dotted key, or "" for the whole file. Raises ConfigError with the closest key.
+
+    The position in a list of tables may be given, as error messages do: `rollout.groups.0.engines`.
+    Below a table that is passed through (`rollout.sglang`), the table is explained.
+    """
     model: type[BaseModel] | None = Experiment
     field: Any = None
-    for part in [part for part in key.split(".") if part]:
+    known: list[str] = []
+    for part in key.split(".") if key else []:
+        if field is not None and part.isdigit() and get_origin(field.annotation) is list:
+            continue
+        if field is not None and get_origin(field.annotation) is dict:
+            break
         if model is None or part not in model.model_fields:
-            known = sorted(all_keys())
-            close = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
-            raise ConfigError(
-                f"There is no key {key!r}.",
-                where="explain",
-                fix=f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(known)}",
-            )
+            raise _unknown(key)
+        known.append(part)
         field = model.model_fields[part]
         model = model_of(field.annotation)
     if field is None:
         return Explanation(key="", description=Experiment.__doc__ or "", type="file", default="", keys=tuple(Experiment.model_fields))
+    name = ".".join(known)
+    many = get_origin(field.annotation) is list
     return Explanation(
-        key=key,
+        key=name,
         description=field.description or "",
-        type="table" if model else _type_name(field),
-        default="" if model or field.is_required() else _default(field),
-        keys=tuple(f"{key}.{name}" for name in model.model_fields) if model else (),
+        type=("list of tables" if many else "table") if model else _type_name(field),
+        default="" if model else default_text(field),
+        keys=tuple(f"{name}.{below}" for below in model.model_fields) if model else (),
     )
 
 
@@ -63,16 +72,42 @@ def all_keys(model: type[BaseModel] = Experiment, prefix: str = "") -> list[str]
     return keys
 
 
+def _unknown(key: str) -> ConfigError:
+    known = sorted(all_keys())
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+    return ConfigError(
+        f"There is no key {key!r}.",
+        where="explain",
+        fix=f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(known)}",
+    )
+
+
 def _type_name(field: Any) -> str:
-    text = str(field.annotation)
-    if text.startswith("<class"):
-        text = field.annotation.__name__
-    for long, short in (("typing.", ""), ("Literal", "one of "), ("NoneType", "unset"), ("None", "unset")):
-        text = text.replace(long, short)
-    bounds = ", ".join(str(part) for part in field.metadata if type(part).__name__ in ("Ge", "Gt", "Le", "Lt"))
-    return f"{text} ({bounds})" if bounds else text
+    text = _annotation_name(field.annotation)
+    bounds = [f"{sign} {getattr(part, name)}" for part in field.metadata for name, sign in _BOUNDS.items() if hasattr(part, name)]
+    return f"{text}, {' and '.join(bounds)}" if bounds else text
 
 
-def _default(field: Any) -> str:
+def _annotation_name(annotation: Any) -> str:
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, parts))}"
+    if origin is Annotated:
+        return _annotation_name(parts[0])
+    if origin is list:
+        return f"list of {_annotation_name(parts[0])}"
+    if origin is dict:
+        return "table of any keys"
+    if parts:
+        return " or ".join(map(_annotation_name, parts))
+    return "unset" if annotation is NoneType else str(annotation.__name__)
+
+
+def default_text(field: Any) -> str:
+    """A field's default as TOML would write it; "unset" for none, "" when the key must be given."""
+    if field.is_required():
+        return ""
     value = field.get_default(call_default_factory=True)
-    return "unset" if value is None or value is PydanticUndefined else repr(value)
+    if value is None:
+        return "unset"
+    return "{}" if value == {} else tomli_w.dumps({"_": value}).removeprefix("_ = ").strip()

@@ -6,7 +6,7 @@ import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -23,7 +23,10 @@ _PATHS = (("model", "path"), ("data", "prompts"), ("eval", "prompts"), ("runs",)
 
 
 def load_experiment(files: Sequence[str], settings: Sequence[str] = ()) -> Experiment:
-    """Overlay files left to right, then `key=value` settings; resolve paths; validate. Raises ConfigError."""
+    """Overlay files left to right, then `key=value` settings; resolve paths; validate. Raises ConfigError.
+
+    Tables merge key by key; any other value, lists of tables too, replaces the one below. `key=` without a value removes the key.
+    """
     values: dict[str, Any] = {}
     origins: Origins = {}
     for name in files:
@@ -31,7 +34,7 @@ def load_experiment(files: Sequence[str], settings: Sequence[str] = ()) -> Exper
         _overlay(values, read_toml(path), str(path), origins)
     for setting in settings:
         _overlay(values, parse_setting(setting), f"--set {setting}", origins)
-    return validate(Experiment, _resolve_paths(values), origins, default_origin=", ".join(files))
+    return validate(Experiment, _resolve_paths(values), origins, default_origin=", ".join(files) or "--set")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -47,18 +50,46 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_setting(setting: str) -> dict[str, Any]:
-    """`a.b.c=VALUE` as nested tables. VALUE is TOML; what is not TOML is taken as a string."""
+    """`a.b.c=VALUE` as nested tables. VALUE is TOML; for a key that holds text, and where it is not TOML, it is text; "" is None."""
     key, separator, text = setting.partition("=")
     parts = key.strip().split(".")
     if not separator or not all(parts):
         raise ConfigError(f"{setting!r} is not of the form key=value.", where="--set", fix="e.g. --set trainer.nodes=2")
-    try:
-        value: Any = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
+    value = _setting_value(parts, text.strip())
     for part in reversed(parts):
         value = {part: value}
     return dict(value)
+
+
+def _setting_value(parts: Sequence[str], text: str) -> Any:
+    if not text:
+        return None
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    value = parsed["value"]
+    # 02:00:00 is a time of day in TOML, and 2024 a number; as a time limit or an account they are text.
+    is_text = len(parsed) > 1 or (not isinstance(value, str) and _holds_text(parts))
+    return text if is_text else value
+
+
+def _holds_text(parts: Sequence[str]) -> bool:
+    model: type[BaseModel] | None = Experiment
+    annotation: Any = None
+    for part in parts:
+        if model is None or part not in model.model_fields:
+            return False
+        annotation = model.model_fields[part].annotation
+        model = model_of(annotation)
+    return _is_text(annotation)
+
+
+def _is_text(annotation: Any) -> bool:
+    """str, also when it may be unset or has a pattern; not a list of str."""
+    if get_origin(annotation) in (list, dict):
+        return False
+    return annotation is str or any(map(_is_text, get_args(annotation)))
 
 
 def validate(schema: type[M], values: Mapping[str, Any], origins: Origins, *, default_origin: str) -> M:
@@ -76,24 +107,15 @@ def validate(schema: type[M], values: Mapping[str, Any], origins: Origins, *, de
 def _overlay(base: dict[str, Any], layer: Mapping[str, Any], origin: str, origins: Origins, prefix: str = "") -> None:
     for key, value in layer.items():
         dotted = f"{prefix}{key}"
-        if isinstance(value, Mapping) and isinstance(base.get(key), dict):
+        origins[dotted] = origin
+        if value is None:
+            base.pop(key, None)
+        elif isinstance(value, Mapping):
+            if not isinstance(base.get(key), dict):
+                base[key] = {}
             _overlay(base[key], value, origin, origins, f"{dotted}.")
         else:
-            base[key] = _copy(value)
-        origins[dotted] = origin
-        if isinstance(value, Mapping):
-            _mark(value, origin, origins, f"{dotted}.")
-
-
-def _mark(values: Mapping[str, Any], origin: str, origins: Origins, prefix: str) -> None:
-    for key, value in values.items():
-        origins[f"{prefix}{key}"] = origin
-        if isinstance(value, Mapping):
-            _mark(value, origin, origins, f"{prefix}{key}.")
-
-
-def _copy(value: Any) -> Any:
-    return {key: _copy(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+            base[key] = value
 
 
 def _origin(key: str, origins: Origins, default: str) -> str:
@@ -123,17 +145,35 @@ def resolve_path(path: str) -> str:
 
 
 def _explain(schema: type[BaseModel], problem: Any, key: str) -> tuple[str, str]:
-    kind, message, value = problem["type"], problem["msg"], problem.get("input")
+    """What is wrong, and what to change."""
+    kind, message, value, location = problem["type"], problem["msg"], problem.get("input"), problem["loc"]
     if kind == "extra_forbidden":
-        known = _fields_at(schema, problem["loc"][:-1])
-        close = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
+        known = _fields_at(schema, location[:-1])
+        close = difflib.get_close_matches(str(location[-1]), known, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        return f"Unknown key {problem['loc'][-1]!r}.", f"{hint}known here: {', '.join(known)}"
+        return f"Unknown key {location[-1]!r}.", f"{hint}known here: {', '.join(known)}"
+    meaning = _description(schema, location) if location else "correct the file"
+    if location and schema is Experiment:
+        meaning += f" See `slime-hpc explain {key}`"
     if kind == "missing":
-        return f"{key} is missing.", f"set it; `slime-hpc explain {key}` says what it is"
+        return f"{key} is missing.", f"set it: {meaning}"
     if kind == "value_error":
-        return message.removeprefix("Value error, "), f"see `slime-hpc explain {key}`" if key else "correct the file"
-    return f"{key} = {value!r}: {message}.", f"see `slime-hpc explain {key}`"
+        return message.removeprefix("Value error, "), meaning
+    if kind == "string_type":
+        return f"{key} = {value} is not text.", f'write it in quotes: "{value}"'
+    return f"{key} = {value!r}: {message}.", meaning
+
+
+def _description(schema: type[BaseModel], location: Sequence[Any]) -> str:
+    """What the schema says of the key, or of the closest table above it that it knows."""
+    model: type[BaseModel] | None = schema
+    text = ""
+    for part in location:
+        if model is None or part not in model.model_fields:
+            continue
+        field = model.model_fields[part]
+        text, model = field.description or "", model_of(field.annotation)
+    return text
 
 
 def _fields_at(schema: type[BaseModel], location: Sequence[Any]) -> list[str]:

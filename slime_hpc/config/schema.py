@@ -12,12 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+TimeLimit = Annotated[str, Field(pattern=r"^([0-9]+-[0-9]+(:[0-9]+){0,2}|[0-9]+(:[0-9]+){0,2})$")]
+"""sbatch(1) --time: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds."""
+Mount = Annotated[str, Field(pattern=r"^[^:,]+:[^:,]+(:[^:,]+)?$")]
+"""host:container[:flags]; a comma separates mounts on the command line of some runtimes, so none can be in a path."""
 
 
 class Section(BaseModel):
-    """A table of the experiment file: frozen, and closed to unknown keys."""
+    """A table of the experiment file: frozen, closed to unknown keys, and without conversions: 2 is no text, true is no number."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Model(Section):
@@ -88,7 +92,7 @@ class Rollout(Section):
     request_timeout_s: float = Field(default=600.0, gt=0, description="Deadline of one request; then it is sent again.")
     request_retries: NonNegative = Field(default=3, description="Times a failed request is sent again before the run fails.")
     mode: Literal["sync"] = Field(default="sync", description="'sync': generate, train, push, in turn.")
-    groups: list[RolloutGroup] = Field(default_factory=lambda: [RolloutGroup()], description="Groups of engines.")
+    groups: list[RolloutGroup] = Field(default_factory=lambda: [RolloutGroup()], min_length=1, description="Groups of engines.")
     router_policy: Literal["round_robin", "random", "cache_aware", "power_of_two"] = Field(
         default="cache_aware", description="How sglang-router spreads requests."
     )
@@ -191,7 +195,7 @@ class SlurmJob(Section):
     account: str | None = Field(default=None, description="Account to charge.")
     partition: str | None = Field(default=None, description="Partition; default: the topology's.")
     qos: str | None = Field(default=None, description="Quality of service.")
-    time: str | None = Field(default=None, description="Time limit, [days-]hours:minutes:seconds; default: the topology's.")
+    time: TimeLimit | None = Field(default=None, description="Time limit, [days-]hours:minutes:seconds; default: the topology's.")
     extra: list[str] = Field(default_factory=list, description="More #SBATCH directives, e.g. '--reservation=x'.")
 
 
@@ -202,7 +206,7 @@ class Container(Section):
         default=None, description="Container runtime; default: the topology's."
     )
     image: str | None = Field(default=None, description="Image file, or registry reference where the runtime takes one.")
-    mounts: list[str] = Field(default_factory=list, description="More bind mounts, host:container[:ro].")
+    mounts: list[Mount] = Field(default_factory=list, description="More bind mounts, host:container[:ro].")
 
 
 class Experiment(Section):

@@ -36,4 +36,4 @@ class RoleContext:
     @property
     def port_first(self) -> int:
         """First port this task tries."""
-        return self.role.port_first + self.rank * PORTS_PER_TASK
+        return self.role.port_first + self.local_rank * PORTS_PER_TASK

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from slime_hpc.data.batch import Batch
 from slime_hpc.data.sample import Sample
+from slime_hpc.errors import DataError
+
+S = TypeVar("S", bound=np.generic)
 
 
 def offsets(lengths: Iterable[int]) -> npt.NDArray[np.int64]:
@@ -17,8 +21,11 @@ def offsets(lengths: Iterable[int]) -> npt.NDArray[np.int64]:
 
 
 def collate(samples: Sequence[Sample], *, step: int, weight_version: int) -> Batch:
-    """All samples of a step, in the order given."""
-    texts = [sample.text.encode() for sample in samples]
+    """All samples of a step, in the order given. Raises DataError for a sample whose arrays do not fit together."""
+    for sample in samples:
+        _check(sample)
+    # A token can end inside a character: what JSON then brings may hold lone surrogates, which UTF-8 has no bytes for.
+    texts = [sample.text.encode(errors="replace") for sample in samples]
     tokens = [part for s in samples for part in (s.prompt_tokens_P, s.response_tokens_R)]
     return Batch(
         step=step,
@@ -40,5 +47,16 @@ def collate(samples: Sequence[Sample], *, step: int, weight_version: int) -> Bat
     )
 
 
-def _join(parts: Sequence[npt.NDArray[np.generic]], dtype: type[np.generic]) -> npt.NDArray[np.generic]:
+def _join(parts: Sequence[npt.NDArray[S]], dtype: type[S]) -> npt.NDArray[S]:
     return np.concatenate(parts).astype(dtype) if parts else np.empty(0, dtype)
+
+
+def _check(sample: Sample) -> None:
+    """One value too few would shift the values of every later sample."""
+    sizes = {"tokens": len(sample.response_tokens_R), "log-probs": len(sample.logprobs_R), "mask values": len(sample.loss_mask_R)}
+    if len(set(sizes.values())) > 1:
+        raise DataError(
+            f"A response has {', '.join(f'{size} {what}' for what, size in sizes.items())}; the numbers must be equal.",
+            where=f"group {sample.group}, answer {sample.index}",
+            fix="correct what made the sample",
+        )

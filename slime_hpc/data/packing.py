@@ -42,7 +42,8 @@ def schedule(
 ) -> tuple[Update, ...]:
     """Split N samples (lengths, groups: (N,)) into `updates` updates, each into micro-batches for `dp_size` ranks.
 
-    Groups go to updates in order of appearance, in equal shares. Raises PlanError when an update has fewer samples than ranks.
+    Groups go to updates in order of appearance, in equal shares.
+    Raises PlanError when an update has too few samples to give every rank the same number of micro-batches.
     """
     order = list(dict.fromkeys(groups.tolist()))
     if len(order) % updates:
@@ -66,6 +67,13 @@ def _schedule_update(members: npt.NDArray[np.int64], lengths: npt.NDArray[np.int
         )
     bins = _pack(members, lengths, tokens_cap)
     count = -(-len(bins) // dp_size) * dp_size
+    if count > len(members):
+        raise PlanError(
+            f"{len(members)} samples make at least {len(bins)} micro-batches of {tokens_cap} tokens; the next multiple of {dp_size} "
+            f"data-parallel ranks is {count}, more than there are samples.",
+            where="rollout.prompts_per_step x rollout.samples_per_prompt / trainer.updates_per_step, trainer.tokens_per_gpu",
+            fix=f"make the samples of an update a multiple of {dp_size}, or raise trainer.tokens_per_gpu",
+        )
     while len(bins) < count:
         bins = _split_largest(bins, lengths)
     return Update(ranks=_deal(bins, lengths, dp_size))
@@ -88,7 +96,7 @@ def _pack(members: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], tokens
 
 
 def _split_largest(bins: list[list[int]], lengths: npt.NDArray[np.int64]) -> list[list[int]]:
-    """Halve the costliest bin that has more than one sample, alternating its samples from long to short."""
+    """Halve the costliest bin that has more than one sample (there is one), alternating its samples from long to short."""
     splittable = [k for k, members in enumerate(bins) if len(members) > 1]
     largest = max(splittable, key=lambda k: (float(attention_cost(lengths[bins[k]]).sum()), -k))
     members = sorted(bins[largest], key=lambda i: (-int(lengths[i]), i))

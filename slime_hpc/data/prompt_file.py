@@ -22,7 +22,7 @@ def read_prompts(path: Path, *, prompt_key: str, answer_key: str, where: str) ->
 
 def _json_rows(path: Path, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise DataError(
             f"Cannot read the prompt file {path}: {error.strerror}.", where=where, fix="correct the path or its permissions"
@@ -78,5 +78,9 @@ def _prompt(row: dict[str, Any], line: int, path: Path, *, prompt_key: str, answ
     elif not isinstance(content, str) or not content:
         raise DataError(
             f"Line {line} of {path}: {prompt_key!r} is empty or not text.", where=f"{path}:{line}", fix="give a string or chat messages"
+        )
+    if row[answer_key] is None:
+        raise DataError(
+            f"Line {line} of {path}: {answer_key!r} is null.", where=f"{path}:{line}", fix="give a reference answer, or remove the line"
         )
     return Prompt(content=content, answer=str(row[answer_key]), metadata=row)

@@ -3,7 +3,7 @@
     kind         step of  values
     attempt      -        attempt, step (that the trainer goes on from)
     warm_start   warm-up  loss, lr, seconds
-    rollout      RL       reward_mean, reward_std, groups_with_spread, response_tokens, response_tokens_mean, truncated,
+    rollout      RL       samples, reward_mean, reward_std, groups_with_spread, response_tokens, response_tokens_mean, truncated,
                           reward_failed, retries, weight_version, staleness, seconds_generate, seconds_reward
     train        RL       loss, grad_norm, lr, tokens, logprob_abs_diff_mean, logprob_abs_diff_max, kl, entropy, clip_fraction,
                           ratio_max, seconds_wait, seconds_logprobs, seconds_train
@@ -27,11 +27,14 @@ Event = dict[str, Any]
 
 
 def append(path: Path, event: Event) -> None:
-    """Append one event in one write, so that a crash leaves at most one incomplete last line."""
+    """Append one event in one write, so that a crash leaves at most one incomplete line."""
     line = json.dumps(event, allow_nan=True, separators=(",", ":")) + "\n"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        os.write(descriptor, line.encode())
+        size = os.fstat(descriptor).st_size
+        # What a crash left of a line must not swallow this one.
+        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        os.write(descriptor, (("\n" if torn else "") + line).encode())
     finally:
         os.close(descriptor)
 
@@ -39,10 +42,10 @@ def append(path: Path, event: Event) -> None:
 def read(path: Path) -> Iterator[Event]:
     """All events; an incomplete line (a crash, a write in progress) is passed over."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return
-    for line in text.splitlines():
+    for line in text.split("\n"):
         try:
             yield json.loads(line)
         except json.JSONDecodeError:

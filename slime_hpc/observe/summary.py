@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ def summarize(run_dir: Path, metrics: Path, index: Path) -> dict[str, Any]:
     evals = list(events.by_step(metrics, "eval").values())
     rewards = [event["reward_mean"] for event in rollouts.values()]
     times = [event["time"] for event in events.read(metrics)]
-    batches = {json.loads(line)["step"] for line in index.read_text(encoding="utf-8").splitlines()} if index.exists() else set()
+    batches = {entry["step"] for entry in events.read(index)}
     return {
         "steps": len(trains),
         "samples": sum(event["samples"] for event in rollouts.values()),

@@ -31,7 +31,7 @@ class RolePlan:
     memory_gib: int
     """Memory of the step on each node."""
     port_first: int
-    """Port that task 0 tries first; task i tries port_first + i * PORTS_PER_TASK."""
+    """Port that the first task of a node tries first; its task i tries port_first + i * PORTS_PER_TASK."""
     group: int = 0
     """Engines: index into experiment.rollout.groups."""
 

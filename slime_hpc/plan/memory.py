@@ -1,7 +1,11 @@
 """Estimated memory of one trainer rank and one engine, to catch a plan that cannot fit before it waits in a queue.
 
 Trainer, a parameter: weight 2 or 4 bytes, gradient 4 (fp32), optimizer 12 (fp32 copy and two moments) sharded over data parallel.
-Activations of a layer, a token: about 34 x hidden bytes in bf16 (Korthikanti et al. 2022, eq. 2, without the attention matrix), double in fp32.
+Activations of a layer, a token: about 34 x hidden bytes in bf16 (Korthikanti et al. 2022, eq. 2, without the attention matrix),
+double in fp32.
+
+Engine: weights, and a cache for the requests in flight, each twice max_tokens long. What does not fit waits its turn in the engine,
+so the cache takes what is left at most; it must hold one request.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from slime_hpc.plan.model_config import ModelConfig
 from slime_hpc.topology.schema import Topology
 
 _GIB = 2.0**30
+_ENGINE_FRACTION = 0.88
+"""Of a GPU's memory, for weights and cache; SGLang's own default (mem_fraction_static) is near it."""
 
 
 def estimate(experiment: Experiment, topology: Topology, model: ModelConfig, roles: tuple[RolePlan, ...]) -> tuple[MemoryEstimate, ...]:
@@ -43,12 +49,15 @@ def _estimate(role: RolePlan, experiment: Experiment, topology: Topology, model:
     token = 2 * model.num_layers * model.num_kv_heads * model.head_dim * width / group.gpus_per_engine
     engines = sum(g.engines for g in experiment.rollout.groups)
     running = min(experiment.rollout.concurrency, experiment.rollout.prompts_per_step * experiment.rollout.samples_per_prompt) / engines
+    weights = model.num_parameters * width / group.gpus_per_engine / _GIB
+    answer = min(context, 2 * experiment.rollout.max_tokens) * token / _GIB
+    wanted = max(1.0, running) * answer
     return MemoryEstimate(
         role=role.name,
-        weights_gib=model.num_parameters * width / group.gpus_per_engine / _GIB,
+        weights_gib=weights,
         gradients_gib=0.0,
         optimizer_gib=0.0,
         activations_gib=0.0,
-        cache_gib=running * min(context, 2 * experiment.rollout.max_tokens) * token / _GIB,
+        cache_gib=max(answer, min(wanted, _ENGINE_FRACTION * available - weights)) if available else wanted,
         available_gib=available,
     )

@@ -70,6 +70,10 @@ def read_model_config(folder: Path, *, needs_weights: bool) -> ModelConfig:
         raise DataError(
             f"{folder / 'config.json'} has no {error.args[0]!r}.", where="model.path", fix="give a whole Hugging Face folder"
         ) from error
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{folder / 'config.json'} holds a size that is no number: {error}.", where="model.path", fix="fetch the model again"
+        ) from error
 
 
 def _read_json(folder: Path) -> dict[str, Any]:
@@ -81,11 +85,13 @@ def _read_json(folder: Path) -> dict[str, Any]:
             fix="correct the path; a recipe's model is made by `slime-hpc recipes prepare NAME`",
         )
     try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(
             f"{folder} has no config.json, so it is no Hugging Face folder.", where="model.path", fix="correct the path"
         ) from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not JSON: {error}.", where="model.path", fix="fetch the model again") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{path} is not a JSON object.", where="model.path", fix="fetch the model again")
     return value

@@ -15,6 +15,7 @@ from slime_hpc.topology.schema import Topology
 
 SIDECAR_CPUS = 2
 SIDECAR_MEMORY_GIB = 4
+_LAST_PORT = 65_535
 
 
 def partition(experiment: Experiment, topology: Topology) -> tuple[RolePlan, ...]:
@@ -37,7 +38,7 @@ def partition(experiment: Experiment, topology: Topology) -> tuple[RolePlan, ...
     roles = [
         _sidecar("controller", ports.take(1)),
         _sidecar("router", ports.take(1)),
-        _role("trainer", "trainer", trainer_nodes, ranks, ranks, 0, topology, ports.take(ranks * len(trainer_nodes))),
+        _role("trainer", "trainer", trainer_nodes, ranks, ranks, 0, topology, ports.take(ranks)),
     ]
     node_next, gpu_next = (0, ranks) if shared else (experiment.trainer.nodes, 0)
     for index, group in enumerate(experiment.rollout.groups):
@@ -47,7 +48,7 @@ def partition(experiment: Experiment, topology: Topology) -> tuple[RolePlan, ...
         gpus = per_node * group.gpus_per_engine
         first = gpu_next if gpu_next + gpus <= topology.node.gpus else _no_room(topology, gpu_next, gpus, index)
         name = "engines" if len(experiment.rollout.groups) == 1 else f"engines-{index}"
-        roles.append(_role(name, "engines", nodes, per_node, gpus, first, topology, ports.take(group.engines), group=index))
+        roles.append(_role(name, "engines", nodes, per_node, gpus, first, topology, ports.take(per_node), group=index))
         node_next, gpu_next = (0, gpu_next + gpus) if shared else (node_next + count, 0)
     return tuple(roles)
 
@@ -79,6 +80,12 @@ def trainer_ranks_per_node(experiment: Experiment, topology: Topology) -> int:
 def group_nodes(group: RolloutGroup, topology: Topology, index: int) -> int:
     """Nodes of a group of engines."""
     where = f"rollout.groups[{index}]"
+    if group.kind != "regular":
+        raise PlanError(
+            f"Engines of kind {group.kind!r} cannot be planned: nothing would connect prefill and decode engines.",
+            where=f"{where}.kind",
+            fix='use "regular"',
+        )
     per_node = topology.node.gpus // group.gpus_per_engine
     if per_node == 0:
         raise PlanError(
@@ -116,16 +123,25 @@ def _role(
     name: str, kind: str, nodes: tuple[int, ...], tasks: int, gpus: int, gpu_first: int, topology: Topology, port: int, group: int = 0
 ) -> RolePlan:
     reserved = 0 if topology.nodes == 1 else 2 * SIDECAR_CPUS
+    cpus = (topology.node.cpus - reserved) // tasks
+    if cpus == 0 and topology.scheduler.kind == "slurm":
+        # srun would wait for cores that the job does not have.
+        raise PlanError(
+            f"{tasks} tasks of {name!r} on a node of {topology.node.cpus} cores, {reserved} of them reserved for controller and router: "
+            f"({topology.node.cpus} - {reserved}) / {tasks} is less than one core each.",
+            where="topology: node.cpus",
+            fix="use fewer GPUs of a node, or more nodes",
+        )
     return RolePlan(
         name=name, kind=kind, nodes=nodes, tasks_per_node=tasks, gpus_per_node=gpus, gpu_first=gpu_first,  # type: ignore[arg-type]
-        cpus_per_task=max(1, (topology.node.cpus - reserved) // tasks),
+        cpus_per_task=max(1, cpus),
         memory_gib=max(1, topology.node.memory_gib - 2 * SIDECAR_MEMORY_GIB),
         port_first=port, group=group,
     )  # fmt: skip
 
 
 class _Ports:
-    """Hands out ranges of ports, PORTS_PER_TASK a task."""
+    """Hands out ranges of ports, PORTS_PER_TASK a task of one node; no two roles share one, whichever nodes they are on."""
 
     def __init__(self, first: int) -> None:
         self._next = first
@@ -133,4 +149,10 @@ class _Ports:
     def take(self, tasks: int) -> int:
         first = self._next
         self._next += tasks * PORTS_PER_TASK
+        if self._next > _LAST_PORT + 1:
+            raise PlanError(
+                f"The roles need ports up to {self._next - 1}; the last there is is {_LAST_PORT}.",
+                where="topology: network.port_first",
+                fix="lower it",
+            )
         return first

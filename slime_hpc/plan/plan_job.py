@@ -55,13 +55,23 @@ def _check_parallel(experiment: Experiment, model: ModelConfig) -> None:
     trainer = experiment.trainer
     engine_sizes = [(f"rollout.groups[{i}].gpus_per_engine", g.gpus_per_engine) for i, g in enumerate(experiment.rollout.groups)]
     for key, size in [("trainer.tensor_parallel", trainer.tensor_parallel), *engine_sizes]:
-        for what, count in (("attention heads", model.num_heads), ("key-value heads", model.num_kv_heads)):
+        for what, count in (
+            ("attention heads", model.num_heads),
+            ("key-value heads", model.num_kv_heads),
+            ("feed-forward channels", model.ffn_size),
+        ):
             if count % size:
                 raise PlanError(
                     f"{count} {what} do not divide by {key} = {size} ({count} / {size} = {count / size:g}).",
                     where=f"{key}; {experiment.model.path}/config.json",
                     fix=f"use a divisor of {count}: {', '.join(str(d) for d in range(1, count + 1) if count % d == 0)}",
                 )
+    if trainer.sequence_parallel and trainer.tensor_parallel == 1:
+        raise PlanError(
+            "trainer.sequence_parallel splits activations between tensor-parallel ranks; there is one.",
+            where="trainer.sequence_parallel, trainer.tensor_parallel",
+            fix="remove trainer.sequence_parallel, or raise trainer.tensor_parallel",
+        )
     if model.num_layers % trainer.pipeline_parallel:
         raise PlanError(
             f"{model.num_layers} layers do not divide by trainer.pipeline_parallel = {trainer.pipeline_parallel}.",
@@ -91,6 +101,14 @@ def _check_batch(experiment: Experiment, data_parallel: int) -> None:
             f"{samples} / {data_parallel} data-parallel ranks = {samples / data_parallel:g}, not a whole number.",
             where="rollout.prompts_per_step, rollout.samples_per_prompt, trainer.updates_per_step",
             fix=f"make the samples of an update a multiple of {data_parallel}",
+        )
+    start = experiment.warm_start
+    if start is not None and start.samples_per_step % data_parallel:
+        raise PlanError(
+            f"{start.samples_per_step} demonstrations a step / {data_parallel} data-parallel ranks = "
+            f"{start.samples_per_step / data_parallel:g}, not a whole number.",
+            where="warm_start.samples_per_step",
+            fix=f"a multiple of {data_parallel}",
         )
     if experiment.algorithm.advantage == "grpo" and rollout.samples_per_prompt < 2:
         raise PlanError(
@@ -127,9 +145,11 @@ def _check_slurm(experiment: Experiment, topology: Topology) -> None:
 
 def _check_memory(part: MemoryEstimate) -> None:
     if part.available_gib and part.total_gib > part.available_gib:
+        trains = part.role == "trainer"
         raise PlanError(
-            f"{part.role}: weights {part.weights_gib:.1f} + gradients {part.gradients_gib:.1f} + optimizer {part.optimizer_gib:.1f} + "
-            f"activations {part.activations_gib:.1f} + cache {part.cache_gib:.1f} = {part.total_gib:.1f} GiB; it has {part.available_gib:.1f}.",
-            where="trainer.tensor_parallel, trainer.tokens_per_gpu, rollout.groups",
-            fix="raise the parallel sizes, lower tokens_per_gpu, or set trainer.recompute = true",
+            f"{part.role}: weights {part.weights_gib:.1f} + gradients {part.gradients_gib:.1f} + optimizer {part.optimizer_gib:.1f} "
+            f"+ activations {part.activations_gib:.1f} + cache {part.cache_gib:.1f} = {part.total_gib:.1f} GiB; "
+            f"it has {part.available_gib:.1f}.",
+            where="trainer.tensor_parallel, trainer.tokens_per_gpu" if trains else "rollout.groups, rollout.max_tokens",
+            fix="raise the parallel sizes, lower tokens_per_gpu, or set trainer.recompute = true" if trains else "raise gpus_per_engine",
         )

