@@ -34,8 +34,8 @@ class Narrator:
         warm, self._warm = self._warm, []
         if not warm:
             return []
-        seconds = sum(event["seconds"] for event in warm)
-        return [f"warm start: {len(warm)} supervised steps, loss {warm[0]['loss']:.3f} -> {warm[-1]['loss']:.3f}, {seconds:.1f} s"]
+        first, last = warm[0], warm[-1]
+        return [f"warm start: {last['step']} supervised steps, loss {first['loss']:.3f} -> {last['loss']:.3f}, {last['seconds']:.1f} s"]
 
     def _tell(self, event: Event) -> list[str]:
         step = event["step"]

@@ -2,7 +2,7 @@
 
     kind         step of  values
     attempt      -        attempt, step (that the trainer goes on from)
-    warm_start   warm-up  loss, lr, seconds
+    warm_start   warm-up  loss, lr, seconds (since the warm start began); not of every step
     rollout      RL       samples, reward_mean, reward_std, groups_with_spread, response_tokens, response_tokens_mean, truncated,
                           reward_failed, retries, weight_version, staleness, seconds_generate, seconds_reward
     train        RL       loss, grad_norm, lr, tokens, logprob_abs_diff_mean, logprob_abs_diff_max, kl, entropy, clip_fraction,
