@@ -35,8 +35,8 @@ def srun_command(
         "--overlap",
         "--export=ALL",
         "--unbuffered",
-        # An engine of a group may end alone; a trainer rank or a sidecar may not.
-        f"--kill-on-bad-exit={0 if role.kind == 'engines' else 1}",
+        # Else srun waits for the other tasks, and the supervisor learns of a dead one only when all have ended.
+        "--kill-on-bad-exit=1",
         f"--output={folder}/%j_%t_log.out",
         f"--error={folder}/%j_%t_log.err",
         *topology.scheduler.srun_options,

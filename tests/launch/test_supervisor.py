@@ -1,0 +1,124 @@
+"""The supervisor with toy roles, as processes of this machine and as srun steps of a job on the cluster: alike in both."""
+
+import json
+import os
+import time
+
+import pytest
+from places import LocalJob, await_tasks, outcome, wait_until
+
+from slime_hpc.testing.toys import cleaned, started
+
+SERVING = {"controller": "serve", "trainer": "serve"}
+ALL = {"controller-0", "router-0", "trainer-0", "trainer-1", "engines-0", "engines-1"}
+
+
+def test_a_run_that_ends_well_is_completed_and_its_servers_are_stopped(place):
+    run = place.make_run({})
+    job = place.start(run)
+    assert job.wait() == 0, job.output()
+    assert outcome(run)["state"] == "COMPLETED"
+    assert set(started(run)) == cleaned(run) == ALL
+    assert not run.lock.exists()
+    assert job.output().splitlines()[-1] == "COMPLETED"
+
+
+@pytest.mark.parametrize("place", [pytest.param("slurm", marks=pytest.mark.slurm)], indirect=True)
+def test_each_role_runs_on_the_nodes_of_its_plan(place):
+    run = place.make_run({})
+    assert place.start(run).wait() == 0
+    tasks = started(run)
+    nodes = {name: task["node"] for name, task in tasks.items()}
+    assert nodes == {"controller-0": "n1", "router-0": "n1", "trainer-0": "n1", "trainer-1": "n2", "engines-0": "n3", "engines-1": "n4"}
+    assert all(task["address"].startswith("10.99.") for task in tasks.values())
+    assert len({task["address"] for task in tasks.values()}) == 4
+    assert {name: task["gpus"] for name, task in tasks.items() if task["gpus"]} == dict.fromkeys(
+        ["trainer-0", "trainer-1", "engines-0", "engines-1"], "0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("deeds", "cause"),
+    [
+        ({"trainer-1": "raise"}, "trainer rank 1 on {node}: the toy broke [toys] -> mend it"),
+        ({"controller": "raise"}, "controller rank 0 on {node}: the toy broke [toys] -> mend it"),
+        ({"router": "work"}, "router ended with status 0"),
+        ({"engines-1": "exit"}, "engines ended with status 3"),
+    ],
+)
+def test_a_role_that_dies_ends_the_run_within_seconds_with_one_line(place, deeds, cause):
+    run = place.make_run({**SERVING, **deeds})
+    job = place.start(run)
+    await_tasks(run)
+    begun = time.monotonic()
+    assert job.wait() == 1, job.output()
+    # One second for the toy's own delay; the rest to notice, to stop five other tasks, and for Slurm to say so.
+    assert time.monotonic() - begun < 10
+    value = outcome(run)
+    failed = next(iter(deeds))
+    node = started(run)[failed if failed in ALL else f"{failed}-0"]["node"]
+    assert value["state"] == "FAILED"
+    assert value["cause"].startswith(cause.format(node=node))
+    assert "\n" not in value["cause"]
+    assert job.output().splitlines()[-1] == f"FAILED: {value['cause']}"
+    assert cleaned(run) >= ALL - {failed}
+    assert not run.lock.exists()
+
+
+def test_a_killed_task_is_reported_as_killed(place):
+    run = place.make_run({**SERVING, "trainer-0": "killed"})
+    job = place.start(run)
+    assert job.wait() == 1
+    assert outcome(run)["state"] == "FAILED"
+    assert outcome(run)["cause"].startswith("trainer ")
+    assert "illed" in outcome(run)["cause"]
+
+
+def test_cancelling_stops_every_task_in_order_and_frees_the_folder(place):
+    run = place.make_run(SERVING)
+    job = place.start(run)
+    await_tasks(run)
+    job.cancel()
+    job.wait()
+    assert outcome(run) | {"state": "CANCELLED", "cause": "told to end by SIGTERM"} == outcome(run), job.output()
+    assert cleaned(run) == ALL
+    assert not run.lock.exists()
+
+
+def test_a_task_that_ignores_the_request_to_end_is_killed(place):
+    run = place.make_run({**SERVING, "engines-0": "stubborn"})
+    job = place.start(run)
+    await_tasks(run)
+    wait_until(lambda: time.time() > max(p.stat().st_mtime for p in run.attempt(0).glob("*.started")) + 1.5, "the toy to turn stubborn")
+    job.cancel()
+    job.wait()
+    assert cleaned(run) == ALL - {"engines-0"}
+    if place.name == "local":
+        with pytest.raises(ProcessLookupError):
+            os.kill(started(run)["engines-0"]["pid"], 0)
+
+
+def test_a_second_supervisor_is_refused_and_disturbs_nothing(place):
+    run = place.make_run(SERVING)
+    first = place.start(run)
+    await_tasks(run)
+    holder = json.loads(run.lock.read_text())
+    second = LocalJob(run, SLURM_JOB_ID="7777", SLURM_JOB_NODELIST="n[1-4]")
+    assert second.wait() == 2, second.output()
+    who = "a local run" if place.name == "local" else f"job {first.id.id}"
+    assert f"is held by {who} (pid {holder['pid']} on {holder['host']})" in second.output()
+    assert outcome(run)["state"] == "RUNNING"
+    assert [path.name for path in run.attempts.iterdir() if path.is_dir()] == ["0"]
+    first.cancel()
+    first.wait()
+    assert outcome(run)["state"] == "CANCELLED"
+
+
+def test_the_next_attempt_has_a_folder_of_its_own(place):
+    run = place.make_run({"trainer-0": "raise"})
+    assert place.start(run).wait() == 1
+    (run.path / "toys.json").write_text("{}")
+    assert place.start(run).wait() == 0
+    assert outcome(run) | {"state": "COMPLETED", "attempt": 1} == outcome(run)
+    assert {task["attempt"] for task in started(run, 1).values()} == {1}
+    assert started(run, 0)
