@@ -73,7 +73,7 @@ def require_free(run: RunFolder) -> None:
 
 
 def take(run: RunFolder, job: str) -> None:
-    """Hold the folder. Raises RunFolderError when a live job does; of two that try at once, one gets it."""
+    """Hold the folder. Raises RunFolderError when a live job does; of two that try at once, one gets past the first `renew`."""
     require_free(run)
     _bury_dead(run)
     mine = run.lock.with_name(f".lock.{socket.gethostname()}.{os.getpid()}")
