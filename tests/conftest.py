@@ -13,6 +13,25 @@ _SCRIPT = Path(__file__).parent / "slurm" / "cluster.sh"
 _UP_S = 60
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--update-golden", action="store_true", help="write what the tests render into tests/**/golden, for review with git diff"
+    )
+
+
+@pytest.fixture
+def golden(request):
+    """Compare a text with a file in the test's folder golden/."""
+
+    def check(name: str, text: str) -> None:
+        path = request.path.parent / "golden" / name
+        if request.config.getoption("--update-golden"):
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8"), f"{path} differs; if it should, run pytest --update-golden"
+
+    return check
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """Four nodes n1 to n4, as topologies/test-cluster.toml says; SLURM_CONF of this process names it."""

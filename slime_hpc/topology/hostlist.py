@@ -20,7 +20,7 @@ def compress(names: Sequence[str]) -> str:
     """A host list that expands to `names`: neighbours that differ in a trailing number of one width share brackets."""
     parts = []
     for (prefix, width), group in itertools.groupby(
-        map(_cut, names), key=lambda cut: (cut[0], len(cut[1]) if cut[1].startswith("0") else 0)
+        map(_cut, names), key=lambda cut: (cut[0], len(cut[1]) if cut[1].startswith("0") and cut[1] != "0" else 0)
     ):
         numbers = [digits for _, digits in group]
         if numbers == [""] * len(numbers):
