@@ -14,9 +14,7 @@ _UP_S = 60
 
 
 def pytest_addoption(parser):
-    parser.addoption(
-        "--update-golden", action="store_true", help="write what the tests render into tests/**/golden, for review with git diff"
-    )
+    parser.addoption("--update-golden", action="store_true", help="write the golden files anew; review them with git diff")
 
 
 @pytest.fixture

@@ -29,9 +29,7 @@ def file_pattern(path: object) -> str:
     """A path inside a Slurm file name pattern (sbatch(1), "FILENAME PATTERN"). Raises PlanError for one that no pattern can hold."""
     text = str(path)
     if "\\" in text or not text.isprintable():
-        raise PlanError(
-            f"Slurm cannot write to a path like {text!r}.", where="runs", fix="choose a folder without backslashes or line breaks"
-        )
+        raise PlanError(f"Slurm cannot write to {text!r}.", where="runs", fix="choose a folder without backslashes and control characters")
     return text.replace("%", "%%")
 
 

@@ -98,6 +98,9 @@ class SlurmJob:
         shown = subprocess.run(["scontrol", "show", "job", self.id.id], capture_output=True, text=True, timeout=30, check=True).stdout
         return int(re.search(r" ExitCode=(\d+):", shown).group(1))
 
+    def state(self) -> str:
+        return self._slurm.state(self.id)
+
     def output(self) -> str:
         return (self._run.attempts / f"{self.id.id}.log").read_text()
 
@@ -111,7 +114,7 @@ class LocalPlace:
         self._jobs: list[Job] = []
 
     def make_run(self, deeds):
-        settings = ["trainer.gpus_per_node=2", "rollout.groups=[{engines=2}]", *self.settings, f'runs="{self._runs}"']
+        settings = ["trainer.gpus_per_node=2", "rollout.groups=[{engines=2}]", *self.settings, f"runs={json.dumps(str(self._runs))}"]
         experiment = load_experiment(["demo"], settings)
         topology = load_topology(self.name)
         run = create_run(experiment, topology, plan_job(experiment, topology))

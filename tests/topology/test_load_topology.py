@@ -32,7 +32,7 @@ def test_a_topology_written_back_is_the_same(name, tmp_path):
     ("old", "new", "what", "where", "fix"),
     [
         ("cpus = 4", "cpu = 4", "Unknown key 'cpu'", "node.cpu", "did you mean 'cpus'"),
-        ("nodes = 2", "nodes = 0", "greater than 0", "nodes", "explain"),
+        ("nodes = 2", "nodes = 0", "greater than or equal to 1", "nodes", "explain"),
         ("nodes = 2", 'nodes = "two"', "nodes = 'two'", "nodes", "explain"),
         ('kind = "slurm"', 'kind = "pbs"', "'slurm' or 'local'", "scheduler.kind", "explain"),
         ("memory_gib = 8\n", "", "node.memory_gib is missing", "node.memory_gib", "set it"),
