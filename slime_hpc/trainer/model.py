@@ -160,7 +160,7 @@ def build(blueprint: Blueprint, config: TransformerConfig, device: torch.device)
 
 
 def _mark_shards(model: PolicyModel) -> None:
-    """Say which parameters are split: Megatron does so only where it initializes weights, and counts the others once in the gradient norm."""
+    """Say which parameters are split: Megatron says so only where it initializes weights, and counts others once in the gradient norm."""
     for module in model.modules():
         dim = 1 if isinstance(module, RowParallelLinear) else 0
         if isinstance(module, ColumnParallelLinear | RowParallelLinear | VocabParallelEmbedding):
