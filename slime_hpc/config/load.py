@@ -97,7 +97,8 @@ def validate(schema: type[M], values: Mapping[str, Any], origins: Origins, *, de
     try:
         return schema.model_validate(values)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        # A misspelt key is also a missing one: name the cause.
+        first = min(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
         key = ".".join(str(part) for part in first["loc"])
         others = f" ({error.error_count() - 1} more)" if error.error_count() > 1 else ""
         what, fix = _explain(schema, first, key)

@@ -7,18 +7,30 @@ import re
 from pathlib import Path
 from typing import Any
 
-_ERROR = re.compile(r"(?:\w*(?:Error|Exception)\b|error:|srun:|Killed|oom)", re.IGNORECASE)
+_ERROR = re.compile(r"\w*(?:Error|Exception)\b|error:|Killed|oom", re.IGNORECASE)
+# What Slurm says of the tasks that it ended because another one had failed.
+_FOLLOWED = re.compile(
+    r"CANCELLED AT|Force Terminated|Terminating StepId|Job step aborted|task [\d,-]+: (?:Terminated|Exited with exit code 143)"
+)
+_TASK_END = re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<rank>[\d,-]+): (?P<end>.+)")
 
 
 def find_cause(attempt: Path, role: str, status: int) -> str:
-    """The earliest cause of all roles' tasks (the others may only have followed it), else from this role's logs."""
+    """The earliest cause of all roles' tasks (the others may only have followed it), else what is in this role's logs."""
     causes = sorted((_read(path) for path in attempt.glob("*/cause-*.json")), key=lambda cause: float(cause["time"]))
     if causes:
         first = causes[0]
         return f"{first['role']} rank {first['rank']} on {first['node']}: {first['cause']}"
-    ending = f"killed by signal {-status}" if status < 0 else f"ended with status {status}"
     line = _last_error_line(attempt / role)
-    return f"{role} {ending}{': ' + line if line else ''}"
+    return f"{_ending(attempt / role, role, status)}{': ' + line if line else ''}"
+
+
+def _ending(folder: Path, role: str, status: int) -> str:
+    """srun's status is any task's; its log says which task ended first, and how."""
+    for line in _lines(folder / "srun.log"):
+        if (match := _TASK_END.search(line)) and not _FOLLOWED.search(line):
+            return f"{role} rank {match['rank']} on {match['node']}: {match['end']}"
+    return f"{role} killed by signal {-status}" if status < 0 else f"{role} ended with status {status}"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -27,9 +39,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _last_error_line(folder: Path) -> str:
-    for path in [*sorted(folder.glob("*_log.err")), *sorted(folder.glob("srun.log")), *sorted(folder.glob("*_log.out"))]:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[-200:]]
-        errors = [line for line in lines if _ERROR.search(line)]
+    for path in [*sorted(folder.glob("*_log.err")), *sorted(folder.glob("*_log.out"))]:
+        errors = [line for line in _lines(path)[-200:] if _ERROR.search(line) and not _FOLLOWED.search(line)]
         if errors:
             return errors[-1][:300]
     return ""
+
+
+def _lines(path: Path) -> list[str]:
+    return [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()] if path.exists() else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -41,9 +42,13 @@ def current_holder(run: RunFolder) -> Holder | None:
         holder = Holder(**json.loads(run.lock.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
+    return holder if _live(holder) else None
+
+
+def _live(holder: Holder) -> bool:
     if holder.host == socket.gethostname() and holder.boot == _boot_id():
-        return holder if _alive(holder.pid) else None
-    return holder if time.time() - holder.time < STALE_S else None
+        return _alive(holder.pid)
+    return time.time() - holder.time < STALE_S
 
 
 def _alive(pid: int) -> bool:
@@ -59,7 +64,7 @@ def _alive(pid: int) -> bool:
 def require_free(run: RunFolder) -> None:
     """Raise RunFolderError when a live job holds the folder."""
     holder = current_holder(run)
-    if holder is not None and holder.pid != os.getpid():
+    if holder is not None and not _is_me(holder):
         raise RunFolderError(
             f"{run.path} is held by {'job ' + holder.job if holder.job != 'local' else 'a local run'} (pid {holder.pid} on {holder.host}).",
             where=str(run.lock),
@@ -67,12 +72,51 @@ def require_free(run: RunFolder) -> None:
         )
 
 
+def take(run: RunFolder, job: str) -> None:
+    """Hold the folder. Raises RunFolderError when a live job does; of two that try at once, one gets past the first `renew`."""
+    require_free(run)
+    _bury_dead(run)
+    mine = run.lock.with_name(f".lock.{socket.gethostname()}.{os.getpid()}")
+    write_atomic(mine, _me(job))
+    try:
+        # link(2) is atomic on every shared file system, and fails when the name is there.
+        os.link(mine, run.lock)
+    except FileExistsError:
+        require_free(run)
+        raise RunFolderError(f"{run.path} was taken just now by another job.", where=str(run.lock), fix="wait for it") from None
+    finally:
+        mine.unlink()
+
+
 def renew(run: RunFolder, job: str) -> None:
-    """Take the folder, or say that it is still held."""
-    holder = Holder(host=socket.gethostname(), pid=os.getpid(), job=job, boot=_boot_id(), time=time.time())
-    write_atomic(run.lock, json.dumps(asdict(holder)))
+    """Say that it is still held. Raises RunFolderError when another job has taken it, as it may from one that was long suspended."""
+    require_free(run)
+    write_atomic(run.lock, _me(job))
 
 
 def release(run: RunFolder) -> None:
-    """Leave the folder."""
-    run.lock.unlink(missing_ok=True)
+    """Leave the folder, if it is still ours."""
+    holder = current_holder(run)
+    if holder is not None and _is_me(holder):
+        run.lock.unlink(missing_ok=True)
+
+
+def _is_me(holder: Holder) -> bool:
+    return (holder.host, holder.pid) == (socket.gethostname(), os.getpid())
+
+
+def _me(job: str) -> str:
+    return json.dumps(asdict(Holder(host=socket.gethostname(), pid=os.getpid(), job=job, boot=_boot_id(), time=time.time())))
+
+
+def _bury_dead(run: RunFolder) -> None:
+    """Remove the file of a holder that is gone. Moved aside first, and put back if another job has taken the folder meanwhile."""
+    aside = run.lock.with_name(f".dead.{socket.gethostname()}.{os.getpid()}")
+    try:
+        run.lock.rename(aside)
+    except FileNotFoundError:
+        return
+    if _live(Holder(**json.loads(aside.read_text(encoding="utf-8")))):
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, run.lock)
+    aside.unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shutil
 import sys
@@ -26,7 +27,10 @@ def new_run_id() -> str:
 
 def create_run(experiment: Experiment, topology: Topology, plan: JobPlan, *, run_id: str = "") -> RunFolder:
     """Write experiment, topology, plan, script and token below `runs`; on any error nothing stays. Raises RunFolderError."""
-    run = RunFolder(Path(experiment.runs) / experiment.name / (run_id or new_run_id()))
+    run_id = run_id or new_run_id()
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", run_id):
+        raise RunFolderError(f"{run_id!r} cannot name a run.", where="--run-id", fix="letters, digits and . _ -, at most 64")
+    run = RunFolder(Path(experiment.runs) / experiment.name / run_id)
     script = render_sbatch(plan, experiment, topology, run=run, python=sys.executable)
     try:
         run.path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,12 +24,19 @@ from slime_hpc.render.srun import srun_command
 from slime_hpc.run_folder import RunFolder
 from slime_hpc.topology.schema import Topology
 
+# Until the payload sets its own handlers, submitit's would requeue the whole job on SIGUSR2: give it a signal that never comes.
+_SUBMITIT = {"SUBMITIT_PREEMPT_SIGNAL": "URG"}
+
 
 class Step(Protocol):
     """The running tasks of a role."""
 
     def poll(self) -> int | None:
         """Exit status once all tasks ended, or one of them failed; None while they run."""
+        ...
+
+    def running(self) -> bool:
+        """Whether any task still runs, also after another one failed."""
         ...
 
     def signal(self, number: int) -> None:
@@ -66,6 +73,10 @@ class ProcessStep(Step):
             return failed[0]
         return None if None in statuses else 0
 
+    def running(self) -> bool:
+        """Whether one of the processes runs."""
+        return any(process.poll() is None for process in self._processes)
+
     def signal(self, number: int) -> None:
         """To the processes; SIGKILL to their whole groups."""
         for process in self._processes:
@@ -74,6 +85,14 @@ class ProcessStep(Step):
                     os.killpg(process.pid, number)
                 elif process.poll() is None:
                     process.send_signal(number)
+
+
+class SrunStep(ProcessStep):
+    """One srun, which forwards SIGUSR2 to its tasks but answers SIGTERM by killing them; a task ends in order on either."""
+
+    def signal(self, number: int) -> None:
+        """To the tasks; SIGKILL to srun, which slurmstepd then follows."""
+        super().signal(signal.SIGUSR2 if number == signal.SIGTERM else number)
 
 
 class LocalLauncher(StepLauncher):
@@ -95,6 +114,7 @@ class LocalLauncher(StepLauncher):
     def _environment(self, role: RolePlan, rank: int) -> dict[str, str]:
         return {
             **os.environ,
+            **_SUBMITIT,
             "SUBMITIT_EXECUTOR": "local",
             "SUBMITIT_LOCAL_JOB_ID": "local",
             "SUBMITIT_LOCAL_NTASKS": str(role.num_tasks),
@@ -116,7 +136,7 @@ class SrunLauncher(StepLauncher):
         self._hostnames = hostnames
 
     def start(self, role: RolePlan, payload: RolePayload) -> Step:
-        """One srun process; it forwards SIGTERM to the tasks, and slurmstepd ends them when it dies."""
+        """One srun process; slurmstepd ends the tasks when it dies."""
         folder = self._run.role(payload.attempt, role.name)
         command = srun_command(
             role, self._experiment, self._topology, hostnames=self._hostnames, folder=folder, run=self._run.path,
@@ -129,7 +149,7 @@ class SrunLauncher(StepLauncher):
             if not name.startswith(("SRUN_", "SLURM_CPUS_PER", "SLURM_MEM_PER", "SLURM_NTASKS"))
         }
         with (folder / "srun.log").open("ab") as log:
-            return ProcessStep([_spawn(command, {**environment, "SUBMITIT_EXECUTOR": "slurm"}, log, log)])
+            return SrunStep([_spawn(command, {**environment, **_SUBMITIT, "SUBMITIT_EXECUTOR": "slurm"}, log, log)])
 
 
 def _spawn(command: Sequence[str], environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from slime_hpc.control.endpoint import write_atomic
@@ -104,16 +104,18 @@ class Supervisor:
 
     def _end_steps(self) -> None:
         self._signal_all(signal.SIGTERM)
-        self._wait(GRACE_S, lambda: all(step.poll() is not None for step in self._steps.values()))
+        self._wait(GRACE_S)
         self._signal_all(signal.SIGKILL)
+        self._wait(GRACE_S)
 
     def _signal_all(self, number: int) -> None:
         for step in self._steps.values():
             step.signal(number)
 
-    def _wait(self, timeout_s: float, done: Callable[[], bool]) -> None:
+    def _wait(self, timeout_s: float) -> None:
+        """For the ends of all steps: a step that has failed may still have tasks, so its processes count, not its status."""
         deadline = time.monotonic() + timeout_s
-        while not done() and time.monotonic() < deadline:
+        while any(step.running() for step in self._steps.values()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
     def _write_outcome(self, state: str, cause: str) -> None:
@@ -131,19 +133,18 @@ def make_launcher(run: RunFolder) -> tuple[JobPlan, StepLauncher, str]:
     return plan, SrunLauncher(run, experiment, topology, job_id=job_id, hostnames=hostnames), job_id
 
 
-def main(folder: str) -> int:
+def main(folder: str, *, roles: Mapping[str, str] = ROLES) -> int:
     """Supervise the run of a folder; exit status 2 when another job holds it."""
     raise_on_signal()
     run = RunFolder(Path(folder))
     try:
         plan, launcher, job_id = make_launcher(run)
-        lock.require_free(run)
-        lock.renew(run, job_id)
+        lock.take(run, job_id)
     except SlimeError as error:
         print(f"slime-hpc: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     try:
-        return Supervisor(run, plan, launcher, job_id=job_id).supervise()
+        return Supervisor(run, plan, launcher, job_id=job_id, roles=roles).supervise()
     finally:
         lock.release(run)
 

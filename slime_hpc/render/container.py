@@ -8,13 +8,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from slime_hpc.config.schema import Experiment
+from slime_hpc.errors import PlanError
 from slime_hpc.topology.schema import Topology
 
 
 def container_flags(experiment: Experiment, topology: Topology, run: Path) -> tuple[list[str], list[str]]:
-    """Flags for the site's runtime; ([], []) without one."""
+    """Flags for the site's runtime; ([], []) without one. Raises PlanError."""
     runtime = experiment.container.runtime or topology.container.runtime
     image = experiment.container.image or ""
+    if runtime != "none" and set(str(run)) & set(",:"):
+        raise PlanError(f"{run} cannot be mounted: , and : separate mounts.", where="runs", fix="choose a folder without them")
     mounts = [f"{run}:{run}", *topology.container.mounts, *experiment.container.mounts]
     if runtime == "pyxis":
         return [f"--container-image={image}", f"--container-mounts={','.join(mounts)}", "--no-container-mount-home"], []

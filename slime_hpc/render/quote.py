@@ -25,6 +25,14 @@ def identifier(value: object) -> str:
     return str(value)
 
 
+def file_pattern(path: object) -> str:
+    """A path inside a Slurm file name pattern (sbatch(1), "FILENAME PATTERN"). Raises PlanError for one that no pattern can hold."""
+    text = str(path)
+    if "\\" in text or not text.isprintable():
+        raise PlanError(f"Slurm cannot write to {text!r}.", where="runs", fix="choose a folder without backslashes and control characters")
+    return text.replace("%", "%%")
+
+
 def directive(value: object) -> str:
     """One sbatch option, which sbatch splits as a shell would. Raises PlanError when it holds a line break."""
     text = str(value)

@@ -61,7 +61,7 @@ def directives(plan: JobPlan, experiment: Experiment, topology: Topology, run: R
         "--open-mode=append",
         "--no-requeue",
         f"--chdir={run.path}",
-        f"--output={run.path}/attempts/%j.log",
+        f"--output={quote.file_pattern(run.path)}/attempts/%j.log",
         *scheduler.directives,
         *slurm.extra,
     ]

@@ -12,6 +12,7 @@ from pathlib import Path
 from slime_hpc.config.schema import Experiment
 from slime_hpc.plan.job import RolePlan
 from slime_hpc.render.container import container_flags
+from slime_hpc.render.quote import file_pattern
 from slime_hpc.topology.hostlist import compress
 from slime_hpc.topology.schema import Topology
 
@@ -35,10 +36,10 @@ def srun_command(
         "--overlap",
         "--export=ALL",
         "--unbuffered",
-        # An engine of a group may end alone; a trainer rank or a sidecar may not.
-        f"--kill-on-bad-exit={0 if role.kind == 'engines' else 1}",
-        f"--output={folder}/%j_%t_log.out",
-        f"--error={folder}/%j_%t_log.err",
+        # Else srun waits for the other tasks, and the supervisor learns of a dead one only when all have ended.
+        "--kill-on-bad-exit=1",
+        f"--output={file_pattern(folder)}/%j_%t_log.out",
+        f"--error={file_pattern(folder)}/%j_%t_log.err",
         *topology.scheduler.srun_options,
         *options,
         *prefix,

@@ -36,7 +36,7 @@ class Scheduler(Protocol):
         ...
 
     def state(self, job: JobId) -> str:
-        """Long form of the job's state; UNKNOWN when nobody knows the job."""
+        """Long form of the job's state; UNKNOWN when nobody knows the job. Raises SchedulerError when nobody answers."""
         ...
 
     def cancel(self, job: JobId) -> None:
@@ -65,13 +65,18 @@ class SlurmCommands(Scheduler):
             ["scontrol", *self._where(job), "--oneliner", "show", "job", job.id],
             ["sacct", *self._where(job), "-X", "--noheader", "--parsable2", "--format=State", "--jobs", job.id],
         )
+        failures = []
         for question in questions:
             try:
                 output = self._run(question)
-            except SchedulerError:
+            except SchedulerError as error:
+                failures.append(error)
                 continue
             if (state := _parse_state(output)) != states.UNKNOWN:
                 return state
+        # A silent slurmctld says nothing about the job; taken for the job's end, it would end a run that goes on.
+        if failures and failures[0].where.startswith("squeue") and "Invalid job id" not in failures[0].what:
+            raise failures[0]
         return states.UNKNOWN
 
     def cancel(self, job: JobId) -> None:
@@ -107,7 +112,6 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _parse_state(output: str) -> str:
-    text = output.strip()
-    if "JobState=" in text:
-        text = text.split("JobState=", 1)[1]
-    return states.normalize(text)
+    # With -M, squeue and sacct name the cluster first.
+    text = "\n".join(line for line in output.splitlines() if not line.startswith("CLUSTER: "))
+    return states.normalize(text.partition("JobState=")[2] or text)

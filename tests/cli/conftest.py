@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from finished_run import write_run
 
 from slime_hpc.cli.main import main
-from slime_hpc.observe import events
 from slime_hpc.run_folder import RunFolder
 
 SBATCH = """#!/bin/bash
@@ -74,6 +73,7 @@ def slime(here):
     return lambda *words: CliRunner().invoke(main, list(words), prog_name="slime-hpc")
 
 
+<<<<<<< HEAD
 def write_run(run: RunFolder, *, steps: int, attempt: int = 0, state: str = "COMPLETED", cause: str = "") -> None:
     """What a run of the demo leaves: events in the documented form, the batch index, and the outcome. The reward of step n is n / 100."""
     shared = {"attempt": attempt}
@@ -102,6 +102,8 @@ def write_run(run: RunFolder, *, steps: int, attempt: int = 0, state: str = "COM
     run.outcome.write_text(json.dumps({"state": state, "cause": cause, "attempt": attempt, "time": 2000.0, "seconds": 100.0}))
 
 
+=======
+>>>>>>> w-launch
 @pytest.fixture
 def finished(slurm):
     """Slurm, with a job that is done as soon as it is submitted: 12 steps, COMPLETED."""

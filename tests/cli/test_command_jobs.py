@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import write_run
+from finished_run import write_run
 
 from slime_hpc.run_folder import RunFolder
 

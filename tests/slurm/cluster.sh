@@ -6,14 +6,14 @@
 #   cluster.sh env              what a shell must export to be a client: eval "$(cluster.sh env)"
 #   cluster.sh kill-node n2     power failure: everything on the node dies at once
 #   cluster.sh start-node n2    bring it back
-#   cluster.sh reap             remove the clusters of owners that are gone
+#   cluster.sh reap             remove the clusters of owners that are gone, if their guards are gone too
 #
 # Each node has its own network, host name, process ids, IPC and /dev/shm; files are shared, as on a cluster with a shared file
 # system. All state lies under ROOT; outside it there are only a bridge and network namespaces named after the cluster's index.
 #
 # Settings (environment):
 #   ROOT=/tmp/slime-hpc-cluster.$UID   state of this cluster; must start with /tmp/slime-hpc-cluster. for `reap` to find it
-#   OWNER=                             process whose end makes the cluster reapable; empty: never
+#   OWNER=                             pid of a process whose end, even by SIGKILL, ends the cluster; empty: none
 #   NODES=4 CPUS=64 MEM=65536 GPUS=8   of a node, as declared to Slurm; the GPUs are null devices
 set -euo pipefail
 
@@ -40,21 +40,30 @@ names() { seq -f 'n%g' "$NODES"; }
 address() { echo "10.99.$(index).$((10 + ${1#n}))"; }
 namespace() { echo "slime-hpc-$(index)-$1"; }
 
+missing_packages() {
+  local package
+  for package in "${PACKAGES[@]}"; do dpkg -s "$package" >/dev/null 2>&1 || echo "$package"; done
+}
+
+require_packages() {
+  local missing; missing=$(missing_packages | xargs)
+  [ -z "$missing" ] && return 0
+  say "the tests start a Slurm cluster, and these Debian packages are missing: $missing"
+  say "as root: apt-get install --no-install-recommends $missing"
+  return 1
+}
+
 install_packages() {
-  local missing=() package
-  for package in "${PACKAGES[@]}"; do dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package"); done
+  local missing; mapfile -t missing < <(missing_packages)
   [ ${#missing[@]} = 0 ] && return 0
-  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-    say "the tests need a Slurm cluster, and these Debian packages are missing: ${missing[*]}"
-    say "ask an administrator for: apt-get install --no-install-recommends ${missing[*]}"
-    return 1
-  fi
+  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then require_packages; fi
   # The packages' own services are of no use here: keep them from starting.
   local policy=/usr/sbin/policy-rc.d made=
-  [ -e $policy ] || { printf '#!/bin/sh\nexit 101\n' > $policy; chmod +x $policy; made=1; }
+  [ -e $policy ] || { made=$policy; printf '#!/bin/sh\nexit 101\n' > $policy; chmod +x $policy; }
+  # shellcheck disable=SC2064
+  trap "rm -f $made" EXIT
   apt-get update -q
   DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
-  [ -z "$made" ] || rm -f $policy
 }
 
 # The first free subnet 10.99.INDEX.0/24: making the bridge is what takes it, so two clusters cannot get the same.
@@ -122,7 +131,7 @@ CONF
     echo "NodeName=$name NodeHostname=$name NodeAddr=$(address "$name") CPUs=$CPUS Boards=1 SocketsPerBoard=1" \
       "CoresPerSocket=$CPUS ThreadsPerCore=1 RealMemory=$MEM Gres=gpu:$GPUS State=UNKNOWN" >> "$ROOT/slurm.conf"
   done
-  echo "PartitionName=main Nodes=ALL Default=YES MaxTime=1-00:00:00 State=UP" >> "$ROOT/slurm.conf"
+  echo "PartitionName=gpu Nodes=ALL Default=YES MaxTime=1-00:00:00 State=UP" >> "$ROOT/slurm.conf"
 }
 
 start_network() { # NODE
@@ -158,12 +167,14 @@ start_node() { # NODE
   say "node $name did not start:"; cat "$ROOT/log/$name.out" >&2; return 1
 }
 
+# Power failure: the end of its init ends all that runs in the node's process namespace.
 kill_node() { kill -9 "$(cat "$ROOT/pid/$1.pid")"; rm -f "$ROOT/pid/$1.pid"; }
 
 up() {
   if ! alive "$ROOT/pid/slurmctld.pid"; then
     down
     mkdir -p "$ROOT"; echo "$OWNER" > "$ROOT/owner"
+    if [ -n "$OWNER" ]; then setsid "$0" guard </dev/null >/dev/null 2>&1 & fi
     take_index; configure
     # --force: /tmp is world-writable. Its own socket, beside a munged of the machine.
     munged --force --key-file="$ROOT/munge/munge.key" --socket="$ROOT/munge/munge.sock" --pid-file="$ROOT/pid/munged.pid" \
@@ -181,17 +192,23 @@ up() {
 
 down() {
   [ -d "$ROOT" ] || return 0
-  local name pid
+  local name
   if [ -e "$ROOT/index" ]; then
+    stop "$ROOT/pid/slurmctld.pid" 10
     for name in $(names); do
       if alive "$ROOT/pid/$name.pid"; then kill_node "$name"; fi
+      ip netns del "$(namespace "$name")" 2>/dev/null || true
     done
-    stop "$ROOT/pid/slurmctld.pid" 10
     stop "$ROOT/pid/munged.pid"
-    for name in $(names); do ip netns del "$(namespace "$name")" 2>/dev/null || true; done
     ip link del "slimehpc$(index)" 2>/dev/null || true
   fi
   rm -rf "$ROOT"
+}
+
+# Waits for the owner's end, then removes the cluster, unless another has taken its place.
+guard() {
+  tail --pid="$OWNER" -f /dev/null
+  if [ "$(cat "$ROOT/owner" 2>/dev/null)" = "$OWNER" ]; then down; fi
 }
 
 reap() {
@@ -199,17 +216,18 @@ reap() {
   for folder in /tmp/slime-hpc-cluster.*; do
     [ -e "$folder/owner" ] || continue
     owner=$(cat "$folder/owner")
-    if [ -n "$owner" ] && ! kill -0 "$owner" 2>/dev/null; then ROOT=$folder "$0" down; fi
+    if [ -n "$owner" ] && ! kill -0 "$owner" 2>/dev/null; then ROOT=$folder "$0" down || say "$folder stays"; fi
   done
 }
 
 case ${1:-} in
   install) install_packages ;;
-  up) up ;;
+  up) require_packages; up ;;
   down) down ;;
   env) echo "export SLURM_CONF=$ROOT/slurm.conf" ;;
   kill-node) kill_node "$2" ;;
   start-node) start_node "$2" ;;
   reap) reap ;;
+  guard) guard ;; # started by `up`
   *) sed -n '2,20p' "$0" >&2; exit 2 ;;
 esac

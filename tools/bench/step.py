@@ -9,6 +9,7 @@ Needs the extra `bench`.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -62,7 +63,7 @@ def run_ours(settings: dict[str, Any], prompts: Path, folder: Path) -> dict[str,
     trains = events.by_step(run / "metrics.jsonl", "train")
     phases = ("seconds_generate", "seconds_reward", "seconds_logprobs", "seconds_train")
     return {
-        "seconds": [after - before for before, after in zip(pushes, pushes[1:], strict=False)],
+        "seconds": [after - before for before, after in itertools.pairwise(pushes)],
         "response_tokens": [event["response_tokens"] for event in rollouts.values()],
         **{phase: [step.get(phase, 0.0) for step in (*rollouts.values(), *trains.values()) if phase in step] for phase in phases},
     }
