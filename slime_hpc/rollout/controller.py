@@ -79,7 +79,7 @@ async def _control(context: RoleContext, state: RunState) -> None:
     try:
         async with aiohttp.ClientSession(connector=connector) as session:
             router = await _bring_up(context, state, session)
-            generator = Generator(router.url, context.token, experiment.rollout, session=session)
+            generator = Generator(router.url, context.token, experiment.rollout, session=session, on_idle=state.change)
             state.in_flight = lambda: generator.counts.in_flight
             maker = BatchMaker(experiment, tokenizer, source, generator, scorer)
             evaluator = Evaluator(experiment, tokenizer, heldout, generator, scorer)
