@@ -19,7 +19,7 @@ from slime_hpc.control.context import RoleContext
 from slime_hpc.control.endpoint import Endpoint, free_port, publish, read, write_atomic
 from slime_hpc.data.source import load_prompts, make_source
 from slime_hpc.data.tokenize import load_tokenizer
-from slime_hpc.errors import RunError, SlimeError
+from slime_hpc.errors import RunError
 from slime_hpc.observe.summary import summarize
 from slime_hpc.rollout.batch_maker import BatchMaker
 from slime_hpc.rollout.control_server import ControlServer
@@ -50,8 +50,7 @@ async def _run(context: RoleContext) -> None:
         await asyncio.sleep(LINGER_S)
     except BaseException as error:
         # Trainers that wait for a batch must learn of it at once.
-        state.error = error.what if isinstance(error, SlimeError) else f"{type(error).__name__}: {error}"
-        state.change()
+        state.fail(error)
         await asyncio.sleep(LINGER_S)
         raise
     finally:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ from slime_hpc.errors import EngineError
 
 _PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 10.0
-_REFUSALS = (400, 401, 403, 404, 413, 422)
+_REFUSALS = (400, 413, 422)
 """What is answered so is answered so again, however often it is asked."""
 
 
@@ -126,9 +127,10 @@ class Generator:
     async def _post(self, request: Request) -> Any:
         timeout = aiohttp.ClientTimeout(total=self._rollout.request_timeout_s)
         async with self._session.post(self._url, json=self._body(request), headers=self._headers, timeout=timeout) as response:
+            text = await response.text()
             if response.status == 200:
-                return await response.json()
-            words = f"HTTP {response.status}: {(await response.text())[:500]}"
+                return _json(text)
+            words = f"HTTP {response.status}: {text[:500]}"
             if response.status in _REFUSALS:
                 raise _Refused(words)
             raise EngineError(words, where="router")
@@ -146,6 +148,13 @@ class Generator:
         if self._rollout.stop:
             parameters["stop"] = self._rollout.stop
         return {"input_ids": list(request.prompt_tokens), "sampling_params": parameters, "return_logprob": True, "stream": False}
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise EngineError(f"The engine's reply is not JSON: {text[:300]}", where="router") from error
 
 
 def parse_answer(reply: Any, request: Request) -> Answer:
