@@ -17,7 +17,7 @@ from slime_hpc.rollout.process import python_environment
 from slime_hpc.rollout.reward import make_scorer
 from slime_hpc.rollout.rewards.answer import extract
 
-FAILING = "rewards_that_fail:score"
+FAILING = "odd_rewards:score"
 
 
 def item(text, answer="0.5"):

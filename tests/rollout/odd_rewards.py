@@ -29,3 +29,9 @@ def score(prompt, text, finish, *, pids=None):
     if text == "number":
         return float(prompt.answer)
     return {"nan": float("nan"), "none": None}[text]
+
+
+def parity(prompt, text, finish, *, sleep_s=0.0):
+    """1 for an answer of an even length."""
+    time.sleep(sleep_s)
+    return float(len(text) % 2 == 0)
