@@ -52,7 +52,7 @@ def test_every_engine_is_added_with_the_token_and_waited_for():
 
 
 def test_an_engine_that_the_router_does_not_take_is_named():
-    with pytest.raises(EngineError, match="did not take http://10.0.0.1:21001 within") as caught:
+    with pytest.raises(EngineError, match=r"did not take http://10\.0\.0\.1:21001 within") as caught:
         Router(lose=ENGINES[1].url).play(lambda client: client.register(ENGINES, timeout_s=0.5))
     assert "21000" not in caught.value.what
 
