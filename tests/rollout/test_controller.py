@@ -181,7 +181,7 @@ def test_without_the_token_the_controller_tells_nothing(start, pushed_model):
         endpoint = wait_for(job.run.endpoint(0, "controller"), timeout_s=60)
         for headers in ({}, {"Authorization": "Bearer wrong"}):
             for method, path in (("GET", "/v1/status"), ("GET", "/v1/batches/1"), ("POST", "/v1/trainer"), ("POST", "/v1/finish")):
-                assert requests.request(method, endpoint.url + path, headers=headers, json={}, timeout=10).status_code == 401
+                assert requests.request(method, endpoint.url + path, headers=headers, json={}, timeout=30).status_code == 401
         assert job.controller.token not in job.log.read_text()
 
 
@@ -196,9 +196,9 @@ def test_an_engine_that_gives_no_answers_ends_the_run_and_the_trainer_learns_why
         client.begin_weights(0)
         client.commit_weights(0, {})
         start = time.monotonic()
-        with pytest.raises(RunError, match=r"No engine answered a request in 2 tries.*returned 0 tokens"):
+        with pytest.raises(RunError, match=r"No engine answered a request in 2 tries.*reply is no generation"):
             client.next_batch(1)
-        assert time.monotonic() - start < 20
+        assert time.monotonic() - start < 60
         assert job.task.wait(30) == 1
     assert "EngineError: No engine answered a request in 2 tries" in job.log.read_text()
 
