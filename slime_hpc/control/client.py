@@ -7,6 +7,7 @@ except where asking twice is harmless. Knows no torch.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from pathlib import Path
@@ -35,7 +36,7 @@ class ControllerClient:
     def __init__(self, context: RoleContext) -> None:
         self._path = context.run.endpoint(context.attempt, _ROLE)
         self._session = requests.Session()
-        self._session.headers["Authorization"] = f"Bearer {context.token}"
+        self._session.headers.update({"Authorization": f"Bearer {context.token}", "Content-Type": "application/json"})
         wait_for(self._path, timeout_s=_FIND_TIMEOUT_S)
 
     def register(self, *, attempt: int, step: int) -> list[Endpoint]:
@@ -74,10 +75,12 @@ class ControllerClient:
     def _ask(self, method: str, route: str, body: dict[str, Any] | None, *, wait_s: int = 0) -> dict[str, Any] | None:
         """One request, sent again on connection errors; None when the controller says 'not yet' (204)."""
         query = {"wait_s": wait_s} if wait_s else None
+        # Not `json=`, which refuses a loss that is no number; the run's metrics must be able to say so.
+        data = None if body is None else json.dumps(body)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 reply = self._session.request(
-                    method, self._url(route), json=body, params=query, timeout=(_CONNECT_TIMEOUT_S, wait_s + _REPLY_TIMEOUT_S)
+                    method, self._url(route), data=data, params=query, timeout=(_CONNECT_TIMEOUT_S, wait_s + _REPLY_TIMEOUT_S)
                 )
                 return _answer(reply, route)
             except (requests.ConnectionError, requests.Timeout) as error:

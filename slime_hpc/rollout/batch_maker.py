@@ -16,7 +16,8 @@ from slime_hpc.data.prompt import Prompt, PromptSource
 from slime_hpc.data.sample import Finish, Sample
 from slime_hpc.data.tokenize import Tokenizer, encode_prompt
 from slime_hpc.rollout.generate import Answer, Generator, Request, sample_seed
-from slime_hpc.rollout.reward import Score, Scorer
+from slime_hpc.rollout.reward import Scorer
+from slime_hpc.rollout.reward_worker import Score
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from slime_hpc.errors import RunError
 from slime_hpc.observe import events
-from slime_hpc.rollout.run_state import Registration, RunState
+from slime_hpc.rollout.run_state import RunState
 
 MAX_BODY = 1 << 20
 MAX_WAIT_S = 30.0
@@ -65,7 +65,7 @@ class ControlServer:
             return web.json_response({"error": f"bad request: {type(error).__name__}: {error}"}, status=400)
 
     async def _trainer(self, request: web.Request) -> web.Response:
-        body = await request.json()
+        body = await _body(request)
         attempt, step = int(body["attempt"]), int(body["step"])
         state = self._state
         if attempt != self._attempt:
@@ -75,15 +75,13 @@ class ControlServer:
         known = state.trainer
         # The same registration may come again when its answer was lost; only another step, or one after a commit, is a restart.
         if known is None or known.step != step or state.version is not None:
-            state.trainer = Registration(attempt, step, known.number + 1 if known else 0)
-            state.version = None
+            state.register(attempt, step)
             events.append(state.run.metrics, self._stamp({"kind": "attempt", "step": step}))
-            state.change()
         assert state.engines is not None
         return web.json_response({"engines": [asdict(engine) for engine in state.engines]})
 
     async def _begin(self, request: web.Request) -> web.Response:
-        int((await request.json())["version"])
+        int((await _body(request))["version"])
         state = self._state
         idle = await state.wait(lambda: state.in_flight() == 0, timeout_s=_wait_s(request))
         if not idle:
@@ -92,7 +90,7 @@ class ControlServer:
         return web.json_response({})
 
     async def _commit(self, request: web.Request) -> web.Response:
-        body = await request.json()
+        body = await _body(request)
         version = int(body["version"])
         events.append(self._state.run.metrics, self._stamp({"kind": "push", "step": version, **body["metrics"]}))
         self._state.version = version
@@ -106,14 +104,14 @@ class ControlServer:
         return web.json_response({"path": str(state.batches[step])})
 
     async def _event(self, request: web.Request) -> web.Response:
-        event = await request.json()
+        event = await _body(request)
         if event.get("kind") not in _KINDS or not isinstance(event.get("step"), int):
             raise ValueError(f"an event has a kind ({', '.join(_KINDS)}) and a step")
         events.append(self._state.run.metrics, self._stamp(event))
         return web.json_response({})
 
     async def _finish(self, request: web.Request) -> web.Response:
-        int((await request.json())["step"])
+        int((await _body(request))["step"])
         self._state.finished = True
         self._state.change()
         return web.json_response({})
@@ -123,6 +121,13 @@ class ControlServer:
 
     def _stamp(self, event: dict[str, Any]) -> dict[str, Any]:
         return {**event, "attempt": self._attempt, "time": time.time()}
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    value = await request.json()
+    if not isinstance(value, dict):
+        raise ValueError("the body is not a JSON object")
+    return value
 
 
 def _wait_s(request: web.Request) -> float:

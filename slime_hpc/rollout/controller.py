@@ -15,18 +15,20 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
+from slime_hpc.config.schema import Experiment
 from slime_hpc.control.context import RoleContext
 from slime_hpc.control.endpoint import Endpoint, free_port, publish, read, write_atomic
+from slime_hpc.data.prompt import Prompt, PromptSource
 from slime_hpc.data.source import load_prompts, make_source
-from slime_hpc.data.tokenize import load_tokenizer
-from slime_hpc.errors import RunError, SlimeError
+from slime_hpc.data.tokenize import Tokenizer, load_tokenizer
+from slime_hpc.errors import RunError
 from slime_hpc.observe.summary import summarize
 from slime_hpc.rollout.batch_maker import BatchMaker
 from slime_hpc.rollout.control_server import ControlServer
 from slime_hpc.rollout.evaluate import Evaluator
 from slime_hpc.rollout.generate import Generator
 from slime_hpc.rollout.journal import Journal
-from slime_hpc.rollout.reward import make_scorer
+from slime_hpc.rollout.reward import Scorer, make_scorer
 from slime_hpc.rollout.router_client import RouterClient
 from slime_hpc.rollout.run_state import RunState
 from slime_hpc.rollout.steps import StepLoop
@@ -50,8 +52,7 @@ async def _run(context: RoleContext) -> None:
         await asyncio.sleep(LINGER_S)
     except BaseException as error:
         # Trainers that wait for a batch must learn of it at once.
-        state.error = error.what if isinstance(error, SlimeError) else f"{type(error).__name__}: {error}"
-        state.change()
+        state.fail(error)
         await asyncio.sleep(LINGER_S)
         raise
     finally:
@@ -71,15 +72,13 @@ async def _serve(context: RoleContext, state: RunState) -> web.AppRunner:
 
 async def _control(context: RoleContext, state: RunState) -> None:
     experiment = context.experiment
-    tokenizer = load_tokenizer(Path(experiment.model.path))
-    source = make_source(experiment.data, experiment.seed)
-    heldout = load_prompts(experiment.eval, key="eval") if experiment.eval else []
-    scorer = make_scorer(experiment.reward, workers=context.role.cpus_per_task)
+    # Aside, for it imports and reads for seconds, in which the server must answer.
+    tokenizer, source, heldout, scorer = await asyncio.to_thread(_load, experiment, context.role.cpus_per_task)
     connector = aiohttp.TCPConnector(limit=0)
     try:
         async with aiohttp.ClientSession(connector=connector) as session:
             router = await _bring_up(context, state, session)
-            generator = Generator(router.url, context.token, experiment.rollout, session=session)
+            generator = Generator(router.url, context.token, experiment.rollout, session=session, on_idle=state.change)
             state.in_flight = lambda: generator.counts.in_flight
             maker = BatchMaker(experiment, tokenizer, source, generator, scorer)
             evaluator = Evaluator(experiment, tokenizer, heldout, generator, scorer)
@@ -88,6 +87,14 @@ async def _control(context: RoleContext, state: RunState) -> None:
         scorer.close()
     state.enter("finished", experiment.steps)
     write_atomic(context.run.summary, json.dumps(summarize(context.run.path, context.run.metrics, context.run.batch_index)))
+
+
+def _load(experiment: Experiment, workers: int) -> tuple[Tokenizer, PromptSource, list[Prompt], Scorer]:
+    """Tokenizer, training prompts, held-out prompts, rewards. Raises ConfigError and DataError."""
+    tokenizer = load_tokenizer(Path(experiment.model.path))
+    source = make_source(experiment.data, experiment.seed)
+    heldout = load_prompts(experiment.eval, key="eval") if experiment.eval else []
+    return tokenizer, source, heldout, make_scorer(experiment.reward, workers=workers)
 
 
 async def _bring_up(context: RoleContext, state: RunState, session: aiohttp.ClientSession) -> Endpoint:

@@ -4,8 +4,9 @@ Applied by `sglang_server` in every process of an engine on a CPU cluster, befor
 
 - The hash behind seeded sampling (`murmur_hash32`) exists as CUDA kernel and in a CPU kernel build only; here it is in torch,
   with the same bits.
-- SGLang's batch-invariant operators are Triton kernels. On a CPU a row of a matrix product depends on the other rows only when there
-  are few of them (the BLAS then takes another path): rows are padded to the number from which on it does not.
+- SGLang's batch-invariant operators are Triton kernels. On a CPU the last bits of a row of a matrix product depend on how many rows
+  there are, in a way that differs with shape and threads (the BLAS chooses its path by them): here every product is made of products of
+  one fixed number of rows.
 - `torch_native` joins the attention backends that are allowed with `enable_deterministic_inference`: it attends to one request at a
   time, so a request cannot see its neighbours.
 
@@ -19,7 +20,8 @@ from collections.abc import Callable
 import torch
 
 _MASK = 0xFFFFFFFF
-_PROBE_ROWS = 64
+_TILE_ROWS = 32
+"""As many as a CPU engine has requests at most, so that a decode step is one tile; a long prefill takes up to twice its time."""
 
 
 def _rotate_left(x: torch.Tensor, bits: int) -> torch.Tensor:
@@ -43,33 +45,26 @@ def murmur_hash32(seed_N: torch.Tensor, position_N: torch.Tensor, column_V: torc
     return state ^ (state >> 16)
 
 
-def fewest_rows(linear: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> int:
-    """The number of rows from which on a row's result does not depend on how many there are, with this BLAS and thread count."""
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(96, 128, generator=generator)
-    x = torch.randn(_PROBE_ROWS, 128, generator=generator)
-    full = linear(x, weight)
-    differing = [rows for rows in range(1, _PROBE_ROWS) if not torch.equal(linear(x[:rows], weight), full[:rows])]
-    return max(differing, default=0) + 1
+def in_tiles(product: Callable[[torch.Tensor], torch.Tensor], rows_NK: torch.Tensor) -> torch.Tensor:
+    """`product` of all rows, computed for `_TILE_ROWS` of them at a time; the last ones are padded with zeros."""
+    count = rows_NK.shape[0]
+    tiles = torch.nn.functional.pad(rows_NK, (0, 0, 0, -count % _TILE_ROWS)).split(_TILE_ROWS)
+    return torch.cat([product(tile) for tile in tiles])[:count]
 
 
 def use_batch_invariant_products() -> None:
-    """Pad the rows of `linear` and of two-dimensional `matmul` in this process, so that no row depends on its neighbours' number."""
+    """Compute `linear` and two-dimensional `matmul` in tiles in this process, so that no row depends on its neighbours' number."""
     linear, matmul = torch.nn.functional.linear, torch.matmul
-    least = fewest_rows(linear)
-
-    def padded(rows: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.pad(rows, (0, 0, 0, least - rows.shape[0]))
 
     def invariant_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        if input.dim() != 2 or not 0 < input.shape[0] < least:
+        if input.dim() != 2 or input.shape[0] == 0:
             return linear(input, weight, bias)
-        return linear(padded(input), weight, bias)[: input.shape[0]]
+        return in_tiles(lambda tile: linear(tile, weight, bias), input)
 
     def invariant_matmul(input: torch.Tensor, other: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        if out is not None or input.dim() != 2 or other.dim() != 2 or not 0 < input.shape[0] < least:
+        if out is not None or input.dim() != 2 or other.dim() != 2 or input.shape[0] == 0:
             return matmul(input, other, out=out)
-        return matmul(padded(input), other)[: input.shape[0]]
+        return in_tiles(lambda tile: matmul(tile, other), input)
 
     torch.nn.functional.linear = invariant_linear
     torch.matmul = invariant_matmul

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,11 @@ import numpy as np
 from slime_hpc.config.schema import Rollout
 from slime_hpc.data.sample import Finish
 from slime_hpc.errors import EngineError
+
+_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 10.0
+_REFUSALS = (400, 413, 422)
+"""What is answered so is answered so again, however often it is asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +54,13 @@ class Counts:
     """What the client saw since it was made."""
 
     in_flight: int = 0
+    """Requests asked for and not answered yet, those that wait for a slot or for their next try among them."""
     retries: int = 0
     last_error: str = field(default="")
+
+
+class _Refused(Exception):
+    """The request itself is at fault."""
 
 
 def sample_seed(seed: int, group: int, index: int) -> int:
@@ -59,41 +70,56 @@ def sample_seed(seed: int, group: int, index: int) -> int:
 
 
 class Generator:
-    """Sends requests to the router, at most `rollout.concurrency` at a time."""
+    """Sends requests to the router, at most `rollout.concurrency` at a time; calls `on_idle` whenever none is in flight any more."""
 
-    def __init__(self, url: str, token: str, rollout: Rollout, *, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, url: str, token: str, rollout: Rollout, *, session: aiohttp.ClientSession, on_idle: Callable[[], None] = lambda: None
+    ) -> None:
         self._url = f"{url}/generate"
         self._headers = {"Authorization": f"Bearer {token}"}
         self._rollout = rollout
         self._session = session
+        self._on_idle = on_idle
         self._slots = asyncio.Semaphore(rollout.concurrency)
         self.counts = Counts()
 
     async def generate(self, requests: Sequence[Request]) -> list[Answer]:
-        """One answer a request, in order. Raises EngineError with the engine's own text when one fails for good."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._one(request)) for request in requests]
-        return [task.result() for task in tasks]
+        """One answer a request, in order. Raises EngineError with the engine's own text when one fails for good; the others are dropped."""
+        tasks = [asyncio.create_task(self._one(request)) for request in requests]
+        self.counts.in_flight += len(tasks)
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.counts.in_flight -= len(tasks)
+            if self.counts.in_flight == 0:
+                self._on_idle()
 
     async def _one(self, request: Request) -> Answer:
         async with self._slots:
-            self.counts.in_flight += 1
-            try:
-                return await self._retried(request)
-            finally:
-                self.counts.in_flight -= 1
+            return await self._retried(request)
 
     async def _retried(self, request: Request) -> Answer:
-        for attempt in range(self._rollout.request_retries + 1):
+        tries = self._rollout.request_retries + 1
+        for attempt in range(1, tries + 1):
             try:
                 return parse_answer(await self._post(request), request)
+            except _Refused as refusal:
+                size = f"{len(request.prompt_tokens)} prompt tokens and at most {request.max_tokens} new ones"
+                raise EngineError(
+                    f"An engine refuses a request of {size}: {refusal}",
+                    where="router",
+                    fix="see rollout.max_tokens, rollout.context_length and the length of the prompts",
+                ) from refusal
             except (aiohttp.ClientError, TimeoutError, EngineError) as error:
                 self.counts.last_error = f"{type(error).__name__}: {error}"
-                if attempt < self._rollout.request_retries:
+                if attempt < tries:
                     self.counts.retries += 1
-                    await asyncio.sleep(min(10.0, 0.5 * 2**attempt))
+                    await asyncio.sleep(min(_LONGEST_PAUSE_S, _PAUSE_S * 2 ** (attempt - 1)))
         raise EngineError(
-            f"No engine answered a request in {self._rollout.request_retries + 1} tries; the last error: {self.counts.last_error}",
+            f"No engine answered a request in {tries} tries; the last error: {self.counts.last_error}",
             where="router",
             fix="see the engines' logs; rollout.request_timeout_s and rollout.request_retries bound a request",
         )
@@ -101,9 +127,13 @@ class Generator:
     async def _post(self, request: Request) -> Any:
         timeout = aiohttp.ClientTimeout(total=self._rollout.request_timeout_s)
         async with self._session.post(self._url, json=self._body(request), headers=self._headers, timeout=timeout) as response:
-            if response.status != 200:
-                raise EngineError(f"HTTP {response.status}: {(await response.text())[:500]}", where="router")
-            return await response.json()
+            text = await response.text()
+            if response.status == 200:
+                return _json(text)
+            words = f"HTTP {response.status}: {text[:500]}"
+            if response.status in _REFUSALS:
+                raise _Refused(words)
+            raise EngineError(words, where="router")
 
     def _body(self, request: Request) -> dict[str, Any]:
         parameters: dict[str, Any] = {
@@ -120,6 +150,13 @@ class Generator:
         return {"input_ids": list(request.prompt_tokens), "sampling_params": parameters, "return_logprob": True, "stream": False}
 
 
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise EngineError(f"The engine's reply is not JSON: {text[:300]}", where="router") from error
+
+
 def parse_answer(reply: Any, request: Request) -> Answer:
     """An engine's reply as an answer. Raises EngineError when it is not one, although its status was 200."""
     try:
@@ -129,8 +166,9 @@ def parse_answer(reply: Any, request: Request) -> Answer:
         reason = meta["finish_reason"]["type"]
         spans = meta.get("weight_versions") or []
         first, last = (spans[0]["version"], spans[-1]["version"]) if spans else (meta["weight_version"],) * 2
+        versions = int(first), int(last)
         text = str(reply["text"])
-    except (KeyError, TypeError, IndexError) as error:
+    except (KeyError, TypeError, IndexError, ValueError) as error:
         raise EngineError(
             f"The engine's reply is no generation ({type(error).__name__}: {error}): {str(reply)[:300]}", where="router"
         ) from error
@@ -141,4 +179,4 @@ def parse_answer(reply: Any, request: Request) -> Answer:
     if reason not in ("stop", "length"):
         raise EngineError(f"The engine ended a request with {meta['finish_reason']}.", where="router")
     finish = Finish.STOP if reason == "stop" else Finish.LENGTH
-    return Answer(tokens=tokens, logprobs=logprobs, finish=finish, weight_version=int(first), weight_version_last=int(last), text=text)
+    return Answer(tokens=tokens, logprobs=logprobs, finish=finish, weight_version=versions[0], weight_version_last=versions[1], text=text)

@@ -5,6 +5,7 @@ It is the data's half of a checkpoint: the prompt source's position after every 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -44,6 +45,17 @@ class Journal:
     def entry(self, step: int) -> Entry | None:
         """The batch of a step, if it was sealed."""
         return self._entries.get(step)
+
+    def intact(self, step: int) -> bool:
+        """Whether the file of a step is, to the byte, the one that was sealed; reads all of it."""
+        entry = self._entries.get(step)
+        if entry is None:
+            return False
+        try:
+            with (self._path.parent / entry.file).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+        except FileNotFoundError:
+            return False
 
     def state_after(self, step: int) -> Mapping[str, Any] | None:
         """Position of the prompt source after a step; None when that step is not in the journal."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from slime_hpc.control.endpoint import Endpoint, write_atomic
-from slime_hpc.errors import RunError
+from slime_hpc.errors import RunError, SlimeError
 from slime_hpc.run_folder import RunFolder
 
 
@@ -40,12 +40,25 @@ class RunState:
     batches: dict[int, Path] = field(default_factory=dict)
     """Sealed batches that the trainer may fetch."""
     finished: bool = False
-    error: str = ""
+    failure: SlimeError | None = None
+    """Why the run cannot go on."""
     in_flight: Callable[[], int] = lambda: 0
     phase: str = "starting"
     step: int = 0
     phase_since: float = field(default_factory=time.time)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def fail(self, error: BaseException) -> None:
+        """Say that the run cannot go on: whoever waits now or later raises it as a RunError."""
+        self.failure = error if isinstance(error, SlimeError) else RunError(f"{type(error).__name__}: {error}", where="controller")
+        self.change()
+
+    def register(self, attempt: int, step: int) -> None:
+        """A trainer starts that holds the weights of `step`: no batch is served until the loop has noticed."""
+        self.trainer = Registration(attempt, step, self.trainer.number + 1 if self.trainer else 0)
+        self.version = None
+        self.batches.clear()
+        self.change()
 
     def change(self) -> None:
         """Wake every waiter."""
@@ -56,8 +69,8 @@ class RunState:
         """Wait until `ready`; False when `timeout_s` passed before. Raises RunError once the run cannot go on."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            if self.error:
-                raise RunError(self.error)
+            if self.failure is not None:
+                raise RunError(self.failure.what, where=self.failure.where, fix=self.failure.fix)
             if ready():
                 return True
             left = None if deadline is None else deadline - time.monotonic()
@@ -77,5 +90,6 @@ class RunState:
         """For /v1/status and status.json."""
         return {
             "phase": self.phase, "step": self.step, "weight_version": self.version, "in_flight": self.in_flight(),
-            "since": self.phase_since, "trainer_attempt": self.trainer.attempt if self.trainer else None, "error": self.error,
+            "since": self.phase_since, "trainer_attempt": self.trainer.attempt if self.trainer else None, 
+            "error": self.failure.cause if self.failure else "",
         }  # fmt: skip

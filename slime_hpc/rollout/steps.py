@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from pathlib import Path
 from typing import Any, Protocol
 
 from slime_hpc.control.context import RoleContext
 from slime_hpc.data.prompt import PromptSource
-from slime_hpc.errors import DataError, RunError
+from slime_hpc.errors import RunError
 from slime_hpc.observe import events
 from slime_hpc.rollout.batch_maker import Made
 from slime_hpc.rollout.journal import Entry, Journal
@@ -66,13 +68,12 @@ class StepLoop:
                 continue
 
     async def _from(self, start: int, registration: int) -> None:
-        self._state.batches.clear()
         steps = self._context.experiment.steps
         await self._committed(start, registration)
         await self._evaluate(start)
         for step in range(start + 1, steps + 1):
             self._state.enter("generating", step)
-            self._state.batches[step] = await self._batch(step)
+            self._state.batches[step] = await self._batch(step, registration)
             self._state.change()
             self._state.enter("training", step)
             await self._committed(step, registration)
@@ -81,13 +82,20 @@ class StepLoop:
         await self._state.wait(lambda: self._state.finished or self._restarted(registration))
         self._check(registration)
 
-    async def _batch(self, step: int) -> Any:
+    async def _batch(self, step: int, registration: int) -> Path:
+        """The batch of a step: what an earlier attempt sealed, or a new one."""
         path = self._context.run.batch(step)
-        if self._sealed(step):
-            return path
+        if not await asyncio.to_thread(self._journal.intact, step):
+            # The engines take the weights of a trainer that has come meanwhile.
+            self._check(registration)
+            await self._make(step, path)
+        self._check(registration)
+        return path
+
+    async def _make(self, step: int, path: Path) -> None:
         self._source.restore(self._position(step - 1))
         made = await self._maker.make(step, step - 1)
-        report = hdf5.seal(path, made.batch)
+        report = await asyncio.to_thread(hdf5.seal, path, made.batch)
         self._journal.append(
             Entry(
                 step=step, file=path.name, sha256=report.sha256, samples=made.batch.num_samples, tokens=int(made.batch.token_offsets[-1]),
@@ -95,17 +103,6 @@ class StepLoop:
             )
         )  # fmt: skip
         self._emit("rollout", step, {**made.metrics, "seconds_seal": report.seconds})
-        return path
-
-    def _sealed(self, step: int) -> bool:
-        """Whether an earlier attempt left this batch whole, and said so in the journal."""
-        if self._journal.entry(step) is None:
-            return False
-        try:
-            hdf5.read_lengths(self._context.run.batch(step))
-        except DataError:
-            return False
-        return True
 
     def _position(self, step: int) -> Any:
         state = self._fresh if step == 0 else self._journal.state_after(step)

@@ -19,13 +19,16 @@ _END_TIMEOUT_S = 60
 
 
 @contextlib.contextmanager
-def start_task(module: str, context: RoleContext, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`main(context)` of a module, running; its output goes to `log`. Told to stop at the end, if it has not ended."""
+def start_task(module: str, context: RoleContext, log: Path, *path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`main(context)` of a module, running; told to stop at the end, if it has not ended.
+
+    Its output goes to `log`; its imports come from `path` first.
+    """
     file = log.with_suffix(".context")
     file.write_bytes(pickle.dumps(context))
     command = [sys.executable, "-m", "slime_hpc.testing.tasks", module, str(file)]
     with log.open("wb") as output:
-        task = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=python_environment())
+        task = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=python_environment(*path))
     try:
         yield task
     finally:

@@ -1,40 +1,15 @@
-import contextlib
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from slime_hpc.config.schema import Sync
-from slime_hpc.testing.engines import launch_engine, make_context, make_role, make_run, make_tiny_model, wait_ready
+from slime_hpc.testing.engines import make_context, make_role
 from slime_hpc.testing.transport_contract import Rig
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("run"))
-
-
-@pytest.fixture(scope="session")
-def pushed_model(tmp_path_factory):
-    return make_tiny_model(tmp_path_factory.mktemp("pushed"), seed=7)
-
-
-@pytest.fixture(scope="session")
-def first_model(tmp_path_factory):
-    return make_tiny_model(tmp_path_factory.mktemp("first"), seed=0)
-
-
-@pytest.fixture(scope="session")
-def engines(run, first_model):
-    """One engine of one rank (with a prefix cache), one of two, started from other weights than the tests push."""
-    with contextlib.ExitStack() as stack:
-        starting = [
-            stack.enter_context(launch_engine(run, first_model, name="one", deterministic=False)),
-            stack.enter_context(launch_engine(run, first_model, name="two", tensor_parallel=2)),
-        ]
-        for endpoint, server in starting:
-            wait_ready(endpoint, server)
-        yield [endpoint for endpoint, _ in starting]
+def run(engine_run):
+    return engine_run
 
 
 @pytest.fixture
