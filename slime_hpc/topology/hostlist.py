@@ -22,7 +22,6 @@ def expand(hostlist: str) -> list[str]:
 
 
 def compress(names: Sequence[str]) -> str:
-<<<<<<< HEAD
     """A host list that expands to `names`: neighbours that differ in a trailing number share brackets."""
     parts: list[str] = []
     for (prefix, numbered), group in itertools.groupby(map(_cut, names), key=lambda cut: (cut[0], cut[1] != "")):
@@ -37,20 +36,6 @@ def compress(names: Sequence[str]) -> str:
                 runs.append([digits])
         texts = [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
         parts.append(f"{prefix}[{','.join(texts)}]" if len(texts) > 1 or len(runs[0]) > 1 else prefix + texts[0])
-=======
-    """A host list that expands to `names`: neighbours that differ in a trailing number of one width share brackets."""
-    parts = []
-    for (prefix, width), group in itertools.groupby(
-        map(_cut, names), key=lambda cut: (cut[0], len(cut[1]) if cut[1].startswith("0") and cut[1] != "0" else 0)
-    ):
-        numbers = [digits for _, digits in group]
-        if numbers == [""] * len(numbers):
-            parts.extend([prefix] * len(numbers))
-        elif len(numbers) == 1:
-            parts.append(prefix + numbers[0])
-        else:
-            parts.append(f"{prefix}[{','.join(_runs(numbers, width))}]")
->>>>>>> w-launch
     return ",".join(parts)
 
 

@@ -65,11 +65,7 @@ def load(run: RunFolder, step: int, policy: Policy, optimization: Optimization |
 
 
 def _own_step_counts(optimization: Optimization) -> None:
-<<<<<<< HEAD
     """Give each parameter its own step count: Megatron's loading hands all of them one tensor, which AdamW counts up once for each."""
-=======
-    """Give each parameter a step count of its own: Megatron's loading hands all one tensor, which AdamW then counts up once for each."""
->>>>>>> w-launch
     for optimizer in _parts(optimization):
         for state in optimizer.optimizer.state.values():
             state["step"] = state["step"].clone()

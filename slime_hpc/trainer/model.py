@@ -160,11 +160,7 @@ def build(blueprint: Blueprint, config: TransformerConfig, device: torch.device)
 
 
 def _mark_shards(model: PolicyModel) -> None:
-<<<<<<< HEAD
     """Say which parameters are split; Megatron does so only where it draws weights, and the gradient norm counts others but once."""
-=======
-    """Say which parameters are split: Megatron says so only where it initializes weights, and counts others once in the gradient norm."""
->>>>>>> w-launch
     for module in model.modules():
         dim = 1 if isinstance(module, RowParallelLinear) else 0
         if isinstance(module, ColumnParallelLinear | RowParallelLinear | VocabParallelEmbedding):

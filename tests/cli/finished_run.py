@@ -10,7 +10,7 @@ def write_run(run: RunFolder, *, steps: int, attempt: int = 0, state: str = "COM
     """What a run of the demo leaves: events in the documented form, the batch index, and the outcome. The reward of step n is n / 100."""
     shared = {"attempt": attempt}
     log: list[events.Event] = [{"kind": "attempt", "step": 0}]
-    log += [{"kind": "warm_start", "step": n, "loss": 4.0 / n, "lr": 1e-3, "seconds": 0.5} for n in (1, 2)]
+    log += [{"kind": "warm_start", "step": n, "loss": 4.0 / n, "lr": 1e-3, "seconds": 0.5 * n} for n in (1, 2)]
     log += [{"kind": "push", "step": 0, "seconds": 0.1}, {"kind": "eval", "step": 0, "pass_rate": 0.2, "problems": 50, "seconds": 1.0}]
     for step in range(1, steps + 1):
         rollout = {

@@ -101,7 +101,7 @@ def test_registration_waits_for_the_engines_and_is_counted_once(play, state, run
             status, answer = await call("POST", "/v1/trainer", body)
             assert (status, answer["engines"][0]["role"]) == (200, "engines-0")
         assert (state.trainer.step, state.trainer.number) == (3, 0)
-        await call("POST", "/v1/weights/commit", {"version": 3})
+        await call("POST", "/v1/weights/commit", {"version": 3, "metrics": {"bytes": 12}})
         assert state.version == 3
         await call("POST", "/v1/trainer", body)
         assert (state.trainer.number, state.version) == (1, None)
