@@ -52,12 +52,14 @@ class Narrator:
 
 
 def step_line(report: StepReport, steps: int) -> str:
-    """One step: reward, speed, staleness, and the seconds of each phase."""
+    """One step: reward, speed, log-prob difference of trainer and engine, staleness, and the seconds of each phase."""
     parts = [f"step {report.step:>{len(str(steps))}}/{steps}"]
     if report.reward is not None:
         parts.append(f"reward {report.reward:.3f}")
     if report.tokens_per_s is not None:
         parts.append(f"{report.tokens_per_s:.0f} tokens/s")
+    if report.logprob_abs_diff_max is not None:
+        parts.append(f"diff {report.logprob_abs_diff_max:.1e}")
     if report.staleness is not None:
         parts.append(f"staleness {report.staleness}")
     parts.append(" ".join(f"{phase} {seconds:.2f}" for phase, seconds in report.seconds.items()) + " s")

@@ -38,7 +38,9 @@ def test_wait_tells_every_step_and_ends_with_the_runs_outcome(slime, finished):
     assert told[1] == "warm start: 2 supervised steps, loss 4.000 -> 2.000, 1.0 s"
     assert told[2] == "held-out pass rate 0.200 of 50 problems, before the first step"
     phases = "generate 1.00 reward 0.25 logprobs 0.25 train 0.40 push 0.10 s"
-    assert told[3:15] == [f"step {n:2}/12  reward {n / 100:.3f}  500 tokens/s  staleness 0  {phases}" for n in range(1, 13)]
+    assert told[3:15] == [
+        f"step {n:2}/12  reward {n / 100:.3f}  500 tokens/s  diff {n * 1e-7:.1e}  staleness 0  {phases}" for n in range(1, 13)
+    ]
     assert told[15:] == ["checkpoint of step 12, 0.3 s", "held-out pass rate 0.800 of 50 problems, after step 12"]
     assert json.loads(result.stdout.splitlines()[-1])["state"] == "COMPLETED"
 

@@ -11,7 +11,7 @@ GOOD = 'name = "x"\naccelerator = "cpu"\nnodes = 2\n[scheduler]\nkind = "slurm"\
 
 
 def test_the_shipped_topologies_are_there():
-    assert assets.available("topologies") == ["local", "test-cluster"]
+    assert {"local", "test-cluster"} <= set(assets.available("topologies"))
 
 
 @pytest.mark.parametrize("name", assets.available("topologies"))
