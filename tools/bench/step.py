@@ -24,22 +24,13 @@ HERE = Path(__file__).parent
 GOAL_RATIO = 2.0
 
 
-def write_prompts(path: Path, count: int) -> tuple[list[str], list[str]]:
-    """The recipe's own training prompts, as both read them."""
-    from slime_hpc.recipes.arithmetic import prompts
-
-    chosen = prompts(split="train")[:count]
-    path.write_text("".join(json.dumps({"prompt": p.content, "answer": p.answer}) + "\n" for p in chosen), encoding="utf-8")
-    return [str(p.content) for p in chosen], [p.answer for p in chosen]
-
-
-def run_ours(settings: dict[str, Any], prompts: Path, folder: Path) -> dict[str, list[float]]:
+def run_ours(settings: dict[str, Any], folder: Path) -> dict[str, list[float]]:
     """One run of the recipe in local mode; seconds and tokens of each step after the first weight commit."""
     from slime_hpc.observe import events
 
     overrides = {
-        "data.prompts": f'"{prompts}"',
-        "data.source": '""',
+        "data.shuffle": "false",
+        "eval": "",
         "model.path": f'"{settings["model"]}"',
         "runs": f'"{folder}"',
         "steps": settings["steps"],
@@ -52,10 +43,9 @@ def run_ours(settings: dict[str, Any], prompts: Path, folder: Path) -> dict[str,
         "sync.verify": "false",
         "checkpoint.interval": 0,
     }
-    command = [sys.executable, "-m", "slime_hpc.cli.main", "submit", "smollm2-arithmetic", str(settings["overlay"]), "--topology", "local"]
+    command = [str(Path(sys.executable).with_name("slime-hpc")), "submit", "smollm2-arithmetic", "--topology", "local"]
     for key, value in overrides.items():
-        if key != "data.source":
-            command += ["--set", f"{key}={value}"]
+        command += ["--set", f"{key}={value}"]
     result = subprocess.run([*command, "--wait", "--json"], stdout=subprocess.PIPE, text=True, check=True)
     run = Path(json.loads(result.stdout.strip().splitlines()[-1])["run_dir"])
     pushes = [event["time"] for event in events.by_step(run / "metrics.jsonl", "push").values()]
@@ -71,19 +61,19 @@ def run_ours(settings: dict[str, Any], prompts: Path, folder: Path) -> dict[str,
 
 def run_trl(settings: dict[str, Any], folder: Path) -> dict[str, list[float]]:
     """The peer, in a process of its own."""
-    argument = json.dumps({**{k: v for k, v in settings.items() if k != "overlay"}, "folder": str(folder)})
+    argument = json.dumps({**settings, "folder": str(folder)})
     result = subprocess.run([sys.executable, str(HERE / "trl_peer.py"), argument], stdout=subprocess.PIPE, text=True, check=True)
     values: dict[str, list[float]] = json.loads(result.stdout.strip().splitlines()[-1])
     return values
 
 
-def measure(settings: dict[str, Any], rounds: int, prompts: Path, work: Path) -> dict[str, dict[str, list[float]]]:
+def measure(settings: dict[str, Any], rounds: int, work: Path) -> dict[str, dict[str, list[float]]]:
     """Run both in every round, in shuffled order, and join the steps of all rounds; the first step of a run warms up."""
     joined: dict[str, dict[str, list[float]]] = {"slime-hpc": {}, "trl": {}}
     for number in range(rounds):
         for name in random.sample(sorted(joined), k=2):
             folder = work / f"{name}-{number}"
-            values = run_ours(settings, prompts, folder) if name == "slime-hpc" else run_trl(settings, folder)
+            values = run_ours(settings, folder) if name == "slime-hpc" else run_trl(settings, folder)
             for key, series in values.items():
                 joined[name].setdefault(key, []).extend(series[1:])
     return joined
@@ -117,6 +107,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="only the JSON object")
     parser.add_argument("--model", default="models/SmolLM2-135M-Instruct", help="Hugging Face folder; made when missing")
     options = parser.parse_args()
+    from slime_hpc.recipes.arithmetic import prompts
+
     model = Path(options.model).absolute()
     if not model.exists():
         from slime_hpc.recipes.smollm2 import prepare
@@ -124,12 +116,20 @@ def main() -> None:
         prepare(model)
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        prompts, answers = write_prompts(work / "prompts.jsonl", 64)
+        chosen = prompts(split="train")[:64]
         settings = {
-            "model": str(model), "prompts": prompts, "answers": answers, "prompts_per_step": 4, "samples_per_prompt": 8, "max_tokens": 24,
-            "steps": 3 if options.quick else 5, "lr": 1e-6, "threads": os.cpu_count(), "seed": 0, "overlay": "",
-        }  # fmt: skip
-        result = report(measure(settings, 1 if options.quick else 3, work / "prompts.jsonl", work))
+            "model": str(model),
+            "prompts": [str(prompt.content) for prompt in chosen],
+            "answers": [prompt.answer for prompt in chosen],
+            "prompts_per_step": 4,
+            "samples_per_prompt": 8,
+            "max_tokens": 24,
+            "steps": 3 if options.quick else 5,
+            "lr": 1e-6,
+            "threads": os.cpu_count(),
+            "seed": 0,
+        }
+        result = report(measure(settings, 1 if options.quick else 3, work))
     if not options.json:
         for name, row in result["rows"].items():
             print(f"{name:10}", "  ".join(f"{key} {value:.2f}" for key, value in row.items()))
