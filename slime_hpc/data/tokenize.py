@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,8 @@ def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, *, chat: bool) -> list[i
     return ids
 
 
-def encode_demonstration(tokenizer: Tokenizer, demonstration: Demonstration) -> tuple[list[int], list[int]]:
-    """Token ids of the prompt, and of the completion with the end-of-sequence token."""
-    prompt: list[int] = tokenizer(demonstration.prompt, add_special_tokens=False)["input_ids"]
-    completion: list[int] = tokenizer(demonstration.completion, add_special_tokens=False)["input_ids"]
-    return prompt, [*completion, tokenizer.eos_token_id]
+def encode_demonstrations(tokenizer: Tokenizer, demonstrations: Sequence[Demonstration]) -> list[tuple[list[int], list[int]]]:
+    """Token ids of each prompt, and of its completion with the end-of-sequence token; in two calls, since a call costs more than a text."""
+    prompts = tokenizer([item.prompt for item in demonstrations], add_special_tokens=False)["input_ids"]
+    completions = tokenizer([item.completion for item in demonstrations], add_special_tokens=False)["input_ids"]
+    return [(list(p), [*c, tokenizer.eos_token_id]) for p, c in zip(prompts, completions, strict=True)]

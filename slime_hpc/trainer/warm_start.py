@@ -18,7 +18,7 @@ from slime_hpc.config.schema import Experiment, WarmStart
 from slime_hpc.data.collate import offsets
 from slime_hpc.data.packing import schedule
 from slime_hpc.data.prompt import Demonstration
-from slime_hpc.data.tokenize import encode_demonstration, load_tokenizer
+from slime_hpc.data.tokenize import encode_demonstrations, load_tokenizer
 from slime_hpc.errors import DataError
 from slime_hpc.trainer.meter import Meter
 from slime_hpc.trainer.microbatch import MicroBatch
@@ -53,7 +53,7 @@ def run(experiment: Experiment, section: WarmStart, policy: Policy, place: Place
     for step in range(1, section.steps + 1):
         first = (step - 1) * section.samples_per_step
         chosen = [items[order[i % len(order)]] for i in range(first, first + section.samples_per_step)]
-        loss = _step(_collate([encode_demonstration(tokenizer, item) for item in chosen]), experiment, policy, place)
+        loss = _step(_collate(encode_demonstrations(tokenizer, chosen)), experiment, policy, place)
         _, rate = optimization.step(step)
         if step % every == 0 or step == section.steps:
             meter = Meter(place, sums=("loss",), maxima=())

@@ -115,7 +115,7 @@ def test_the_answers_are_right():
 
 
 def test_prompts_fit_the_context_that_the_demo_asks_for():
-    from slime_hpc.data.tokenize import encode_demonstration, encode_prompt, load_tokenizer
+    from slime_hpc.data.tokenize import encode_demonstrations, encode_prompt, load_tokenizer
 
     experiment = load_experiment(["demo"])
     tokenizer = load_tokenizer(assets.folder("recipes") / "demo_model")
@@ -124,7 +124,7 @@ def test_prompts_fit_the_context_that_the_demo_asks_for():
         assert len(tokens) == 5 and tokenizer.unk_token_id not in tokens
         assert len(tokens) + experiment.rollout.max_tokens <= experiment.rollout.context_length
     demonstration = names.load(experiment.warm_start.source, where="")()[0]
-    _, completion = encode_demonstration(tokenizer, demonstration)
+    ((_, completion),) = encode_demonstrations(tokenizer, [demonstration])
     assert completion[-1] == tokenizer.eos_token_id and tokenizer.decode(completion[:-1]) == demonstration.completion
 
 
