@@ -32,9 +32,9 @@ def test_a_topology_written_back_is_the_same(name, tmp_path):
     ("old", "new", "what", "where", "fix"),
     [
         ("cpus = 4", "cpu = 4", "Unknown key 'cpu'", "node.cpu", "did you mean 'cpus'"),
-        ("nodes = 2", "nodes = 0", "greater than or equal to 1", "nodes", "explain"),
-        ("nodes = 2", 'nodes = "two"', "nodes = 'two'", "nodes", "explain"),
-        ('kind = "slurm"', 'kind = "pbs"', "'slurm' or 'local'", "scheduler.kind", "explain"),
+        ("nodes = 2", "nodes = 0", "greater than or equal to 1", "nodes", "Nodes a job may ask for"),
+        ("nodes = 2", 'nodes = "two"', "nodes = 'two'", "nodes", "Nodes a job may ask for"),
+        ('kind = "slurm"', 'kind = "pbs"', "'slurm' or 'local'", "scheduler.kind", "processes on this machine"),
         ("memory_gib = 8\n", "", "node.memory_gib is missing", "node.memory_gib", "set it"),
         ("nodes = 2", "nodes = ", "is not TOML", "line 3", "correct that line"),
     ],
@@ -54,7 +54,7 @@ def test_a_wrong_topology_says_what_where_and_what_to_change(tmp_path, old, new,
 def test_a_name_that_does_not_exist_lists_those_that_do():
     with pytest.raises(ConfigError) as caught:
         load_topology("test-clutser")
-    assert "did you mean 'test-cluster'? there are: local, test-cluster" in caught.value.fix
+    assert f"did you mean 'test-cluster'? there are: {', '.join(assets.available('topologies'))}" in caught.value.fix
 
 
 def test_a_path_that_does_not_exist_is_named():
