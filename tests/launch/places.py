@@ -22,7 +22,7 @@ from slime_hpc.testing.toys import started, write_deeds
 from slime_hpc.topology.load import load_topology
 
 # A wait ends with an error, never with the test suite hanging.
-END_S = 30.0
+END_S = 120.0
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = END_S) -> None:

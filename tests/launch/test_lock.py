@@ -98,6 +98,6 @@ def test_of_many_that_try_at_once_one_gets_it(run, dead):
         for process in processes:
             process.start()
         for process in processes:
-            process.join(30)
+            process.join(120)
         assert sum(results.get(timeout=5) for _ in processes) == 1
         run.lock.unlink()

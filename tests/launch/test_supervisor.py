@@ -49,8 +49,8 @@ def test_a_role_that_dies_ends_the_run_within_seconds_with_one_line(place, faile
     await_tasks(run)
     begun = time.monotonic()
     assert job.wait() == 1, job.output()
-    # One second is the toy's own; the rest to notice, to stop five other tasks, and for Slurm to say so.
-    assert time.monotonic() - begun < 20
+    # One second is the toy's own; the rest to notice, to stop five other tasks, and for Slurm to say so, on a busy machine.
+    assert time.monotonic() - begun < 30
     value = outcome(run)
     assert value["state"] == "FAILED"
     assert value["cause"] == (local_cause if place.name == "local" else slurm_cause).format(node=started(run)[failed]["node"])
