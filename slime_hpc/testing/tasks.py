@@ -36,8 +36,8 @@ def start_task(module: str, context: RoleContext, log: Path, *path: Path) -> Ite
         task.wait(_END_TIMEOUT_S)
 
 
-class _Told(BaseException):
-    """The task was told to stop."""
+class _Told(KeyboardInterrupt):
+    """The task was told to stop; of a kind that asyncio lets out of its callbacks."""
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
