@@ -10,8 +10,11 @@ from types import FrameType
 _PR_SET_PDEATHSIG = 1
 
 
-class StopRequested(BaseException):
-    """The task was told to end. Not an Exception: code that survives errors must not survive this."""
+class StopRequested(KeyboardInterrupt):
+    """The task was told to end. Not an Exception: code that survives errors must not survive this.
+
+    A KeyboardInterrupt, for asyncio lets that (and SystemExit) out of its callbacks and tasks, and swallows any other.
+    """
 
 
 def raise_on_signal() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from slime_hpc.control.context import RoleContext
+from slime_hpc.launch.stop import die_with_parent
 from slime_hpc.rollout.process import python_environment
 
 _END_TIMEOUT_S = 60
@@ -28,16 +29,19 @@ def start_task(module: str, context: RoleContext, log: Path, *path: Path) -> Ite
     file.write_bytes(pickle.dumps(context))
     command = [sys.executable, "-m", "slime_hpc.testing.tasks", module, str(file)]
     with log.open("wb") as output:
-        task = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=python_environment(*path))
+        task = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=python_environment(*path), preexec_fn=die_with_parent)
     try:
         yield task
     finally:
         task.terminate()
-        task.wait(_END_TIMEOUT_S)
+        try:
+            task.wait(_END_TIMEOUT_S)
+        finally:
+            task.kill()
 
 
-class _Told(BaseException):
-    """The task was told to stop."""
+class _Told(KeyboardInterrupt):
+    """The task was told to stop; of a kind that asyncio lets out of its callbacks."""
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

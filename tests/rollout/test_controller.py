@@ -176,31 +176,34 @@ def test_a_controller_killed_in_the_middle_of_a_batch_loses_nothing(whole, start
         assert same(batch, whole[1][step])
 
 
-def test_without_the_token_the_controller_tells_nothing(start, pushed_model):
-    with start() as job:
-        endpoint = wait_for(job.run.endpoint(0, "controller"), timeout_s=60)
-        for headers in ({}, {"Authorization": "Bearer wrong"}):
-            for method, path in (("GET", "/v1/status"), ("GET", "/v1/batches/1"), ("POST", "/v1/trainer"), ("POST", "/v1/finish")):
-                assert requests.request(method, endpoint.url + path, headers=headers, json={}, timeout=30).status_code == 401
-        assert job.controller.token not in job.log.read_text()
-
-
-def test_an_engine_that_gives_no_answers_ends_the_run_and_the_trainer_learns_why(pushed_model, tmp_path):
+@pytest.fixture
+def fruitless(pushed_model, tmp_path):
+    """A job whose engine answers requests, but generates nothing."""
     run = make_run(tmp_path / "engine")
     with (
         start_fake_engine(run, name="fake") as engine,
         Job(tmp_path / "job", pushed_model, engine, run.token.read_text(), engine_role="fake", eval=None) as job,
     ):
-        client = ControllerClient(job.trainer)
-        client.register(attempt=0, step=0)
-        client.begin_weights(0)
-        client.commit_weights(0, {})
-        start = time.monotonic()
-        with pytest.raises(RunError, match=r"No engine answered a request in 2 tries.*reply is no generation"):
-            client.next_batch(1)
-        assert time.monotonic() - start < 60
-        assert job.task.wait(30) == 1
-    assert "EngineError: No engine answered a request in 2 tries" in job.log.read_text()
+        yield job
+
+
+def test_without_the_token_the_controller_tells_nothing(fruitless):
+    endpoint = wait_for(fruitless.run.endpoint(0, "controller"), timeout_s=60)
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        for method, path in (("GET", "/v1/status"), ("GET", "/v1/batches/1"), ("POST", "/v1/trainer"), ("POST", "/v1/finish")):
+            assert requests.request(method, endpoint.url + path, headers=headers, json={}, timeout=30).status_code == 401
+    assert fruitless.controller.token not in fruitless.log.read_text()
+
+
+def test_an_engine_that_gives_no_answers_ends_the_run_and_the_trainer_learns_why(fruitless):
+    client = ControllerClient(fruitless.trainer)
+    client.register(attempt=0, step=0)
+    client.begin_weights(0)
+    client.commit_weights(0, {})
+    with pytest.raises(RunError, match=r"No engine answered a request in 2 tries.*reply is no generation"):
+        client.next_batch(1)
+    assert fruitless.task.wait(60) == 1
+    assert "EngineError: No engine answered a request in 2 tries" in fruitless.log.read_text()
 
 
 def wait_until(condition, timeout_s=60):
