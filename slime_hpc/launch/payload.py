@@ -48,6 +48,8 @@ class RolePayload:
             context = self._context(rank, local_rank)
             for name in _THREADS:
                 os.environ.setdefault(name, str(context.role.cpus_per_task))
+            # Waiting threads that spin take the core from those they wait for, wherever roles share cores: 24 us became 6 ms.
+            os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
             names.load(self.main, where=f"role {self.role}")(context)
         except StopRequested as stop:
             print(f"{self.role} rank {rank}: ended on {stop}", flush=True)

@@ -61,7 +61,7 @@ def environment(context: RoleContext) -> dict[str, str]:
     own = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     if context.topology.accelerator == "cpu":
         first = [_SHIMS]
-        own |= cpu_environment(size, _cores(context))
+        own |= cpu_environment(size, _cores(context), int(os.environ.get("OMP_NUM_THREADS", context.role.cpus_per_task)))
     else:
         first = []
         own["CUDA_VISIBLE_DEVICES"] = ",".join(devices(context.role, context.local_rank, size, os.environ.get("CUDA_VISIBLE_DEVICES")))

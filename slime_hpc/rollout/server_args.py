@@ -110,13 +110,14 @@ def devices(role: RolePlan, local_rank: int, size: int, visible: str | None) -> 
     return listed[first : first + size]
 
 
-def cpu_environment(size: int, cores: Sequence[int]) -> dict[str, str]:
-    """Environment of an engine on a CPU cluster whose `size` tensor-parallel ranks share `cores`."""
-    share = max(1, len(cores) // size)
+def cpu_environment(size: int, cores: Sequence[int], threads: int) -> dict[str, str]:
+    """Environment of an engine on a CPU cluster whose `size` tensor-parallel ranks share `cores`, with at most `threads` each."""
+    share = max(1, min(len(cores) // size, threads))
     environment = {
         "SGLANG_USE_CPU_ENGINE": "1",
         "TORCHDYNAMO_DISABLE": "1",
         "OMP_NUM_THREADS": str(share),
+        "OMP_WAIT_POLICY": "PASSIVE",
     }
     if size > 1:
         ranks = ([cores[(rank * share + i) % len(cores)] for i in range(share)] for rank in range(size))

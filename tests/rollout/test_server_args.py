@@ -94,7 +94,8 @@ def test_too_few_devices_are_told():
 
 
 def test_cores_are_shared_between_ranks():
-    assert cpu_environment(1, [0, 1, 2])["OMP_NUM_THREADS"] == "3"
-    assert "SGLANG_CPU_OMP_THREADS_BIND" not in cpu_environment(1, [0, 1])
-    assert cpu_environment(2, [4, 5, 6, 7])["SGLANG_CPU_OMP_THREADS_BIND"] == "4,5|6,7"
-    assert cpu_environment(2, [3])["SGLANG_CPU_OMP_THREADS_BIND"] == "3|3"
+    assert cpu_environment(1, [0, 1, 2], 8)["OMP_NUM_THREADS"] == "3"
+    assert cpu_environment(1, [0, 1, 2], 1)["OMP_NUM_THREADS"] == "1"
+    assert "SGLANG_CPU_OMP_THREADS_BIND" not in cpu_environment(1, [0, 1], 2)
+    assert cpu_environment(2, [4, 5, 6, 7], 2)["SGLANG_CPU_OMP_THREADS_BIND"] == "4,5|6,7"
+    assert cpu_environment(2, [3], 2)["SGLANG_CPU_OMP_THREADS_BIND"] == "3|3"
