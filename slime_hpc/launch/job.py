@@ -83,18 +83,18 @@ def job_state(run: RunFolder, scheduler: Scheduler) -> JobState:
 
 
 def cancel(run: RunFolder, scheduler: Scheduler) -> JobState:
-    """Cancel the newest job and wait until it is gone. Raises RunFolderError when there is none, SchedulerError when it stays."""
+    """Cancel the newest job; wait until the run folder is free. Raises RunFolderError when there is none, SchedulerError when it stays."""
     newest = _newest(run)
     if newest is None:
         raise RunFolderError(f"No job runs in {run.path}.", where=str(run.job), fix="see `slime-hpc status`")
-    if (state := job_state(run, scheduler)).ended:
-        return state
-    scheduler.cancel(JobId(newest.id, newest.cluster))
+    if not job_state(run, scheduler).ended:
+        scheduler.cancel(JobId(newest.id, newest.cluster))
     deadline = time.monotonic() + CANCEL_TIMEOUT_S
-    while not (state := job_state(run, scheduler)).ended:
+    # Slurm calls a job CANCELLED while its supervisor still ends: only when that has let go of the folder can the run be resumed.
+    while not (state := job_state(run, scheduler)).ended or current_holder(run) is not None:
         if time.monotonic() > deadline:
             raise SchedulerError(
-                f"Job {newest.id} is still {state.state} {CANCEL_TIMEOUT_S:.0f} s after it was cancelled.",
+                f"Job {newest.id} ({state.state}) still holds the run folder {CANCEL_TIMEOUT_S:.0f} s after it was cancelled.",
                 where=str(run.path),
                 fix="see `slime-hpc logs`, and the scheduler's own tools",
             )
