@@ -5,8 +5,8 @@
     warm_start   warm-up  loss, lr, seconds (since the warm start began); not of every step
     rollout      RL       samples, reward_mean, reward_std, groups_with_spread, response_tokens, response_tokens_mean, truncated,
                           reward_failed, retries, weight_version, staleness, seconds_generate, seconds_reward, seconds_seal
-    train        RL       loss, grad_norm, lr, tokens, trained_tokens, logprob_abs_diff_mean, logprob_abs_diff_max, kl, entropy, clip_fraction,
-                          ratio_max, seconds_wait, seconds_logprobs, seconds_train
+    train        RL       loss, grad_norm, lr, tokens, trained_tokens, logprob_abs_diff_mean, logprob_abs_diff_max, kl, entropy,
+                          clip_fraction, ratio_max, seconds_wait, seconds_logprobs, seconds_train
     push         version  bytes, buckets, seconds, seconds_gather, seconds_wire, verify_abs_diff and seconds_verify (when sync.verify is on)
     checkpoint   RL       seconds, path
     eval         RL       pass_rate, problems, seconds
