@@ -91,6 +91,10 @@ class Rollout(Section):
     concurrency: Positive = Field(default=256, description="Requests in flight at the router.")
     request_timeout_s: float = Field(default=600.0, gt=0, description="Deadline of one request; then it is sent again.")
     request_retries: NonNegative = Field(default=3, description="Times a failed request is sent again before the run fails.")
+    colocate: bool = Field(
+        default=False,
+        description="Engine and trainer take turns on one GPU: the engine gives its memory up while the trainer trains.",
+    )
     mode: Literal["sync"] = Field(default="sync", description="'sync': generate, train, push, in turn.")
     groups: list[RolloutGroup] = Field(default_factory=lambda: [RolloutGroup()], min_length=1, description="Groups of engines.")
     router_policy: Literal["round_robin", "random", "cache_aware", "power_of_two"] = Field(
@@ -172,9 +176,10 @@ class Trainer(Section):
 class Sync(Section):
     """How weights go from trainer to engines."""
 
-    transport: Literal["distributed", "disk"] = Field(
+    transport: Literal["distributed", "disk", "ipc"] = Field(
         default="distributed",
-        description="'distributed': a process group (NCCL, on CPU gloo) in flat buckets; 'disk': a full checkpoint that engines load.",
+        description="'distributed': a process group (NCCL, on CPU gloo) in flat buckets; 'disk': a full checkpoint that engines load; "
+        "'ipc': handles of flat buckets in the memory of the one GPU that trainer and engine share, for rollout.colocate.",
     )
     bucket_mib: Positive = Field(default=512, description="Size of a bucket.")
     timeout_s: float = Field(default=300.0, gt=0, description="A push that takes longer fails, with the engine's own words.")

@@ -1,7 +1,7 @@
 """Which nodes and GPUs each role gets. Pure.
 
 The trainer takes the first nodes, each group of engines the next ones; controller and router are sidecars on the first node.
-On a one-node topology all share the node: each takes the GPUs after the one before it.
+On a one-node topology all share the node: each takes the GPUs after the one before it. Colocated, engine and trainer have the same GPU.
 """
 
 from __future__ import annotations
@@ -21,11 +21,18 @@ _LAST_PORT = 65_535
 def partition(experiment: Experiment, topology: Topology) -> tuple[RolePlan, ...]:
     """All roles of the job. Raises PlanError with the arithmetic when they do not fit."""
     ranks = trainer_ranks_per_node(experiment, topology)
+    colocated = experiment.rollout.colocate
+    if colocated:
+        _check_colocated(experiment, topology, ranks)
+    elif experiment.sync.transport == "ipc":
+        raise PlanError(
+            "IPC needs trainer and engine on one GPU.", where="sync.transport", fix="set rollout.colocate = true, or another transport"
+        )
     sizes = [(f"trainer {experiment.trainer.nodes}", experiment.trainer.nodes)]
     sizes += [
         (f"rollout.groups[{i}] {n}", n) for i, group in enumerate(experiment.rollout.groups) for n in [group_nodes(group, topology, i)]
     ]
-    shared = topology.nodes == 1
+    shared = topology.nodes == 1 or colocated
     needed = 1 if shared and all(n == 1 for _, n in sizes) else sum(n for _, n in sizes)
     if needed > topology.nodes:
         raise PlanError(
@@ -40,7 +47,7 @@ def partition(experiment: Experiment, topology: Topology) -> tuple[RolePlan, ...
         _sidecar("router", ports.take(1)),
         _role("trainer", "trainer", trainer_nodes, ranks, ranks, 0, topology, ports.take(ranks)),
     ]
-    node_next, gpu_next = (0, ranks) if shared else (experiment.trainer.nodes, 0)
+    node_next, gpu_next = (0, 0 if colocated else ranks) if shared else (experiment.trainer.nodes, 0)
     for index, group in enumerate(experiment.rollout.groups):
         count = group_nodes(group, topology, index)
         per_node = group.engines // count
@@ -51,6 +58,29 @@ def partition(experiment: Experiment, topology: Topology) -> tuple[RolePlan, ...
         roles.append(_role(name, "engines", nodes, per_node, gpus, first, topology, ports.take(per_node), group=index))
         node_next, gpu_next = (0, gpu_next + gpus) if shared else (node_next + count, 0)
     return tuple(roles)
+
+
+def _check_colocated(experiment: Experiment, topology: Topology, ranks: int) -> None:
+    if topology.accelerator != "cuda":
+        raise PlanError(
+            f"rollout.colocate shares a GPU; {topology.name!r} has none.",
+            where="rollout.colocate",
+            fix="set rollout.colocate = false, or choose another topology",
+        )
+    engines = sum(group.engines * group.gpus_per_engine for group in experiment.rollout.groups)
+    if (experiment.trainer.nodes * ranks, engines) != (1, 1):
+        raise PlanError(
+            f"rollout.colocate joins one trainer rank and one engine of one GPU; there are {experiment.trainer.nodes} x {ranks} ranks "
+            f"and engines of {engines} GPUs.",
+            where="rollout.colocate, trainer.nodes, trainer.gpus_per_node, rollout.groups",
+            fix="set trainer.nodes = 1, trainer.gpus_per_node = 1 and one engine, or rollout.colocate = false",
+        )
+    if experiment.sync.transport == "distributed":
+        raise PlanError(
+            "NCCL does not join two processes on one GPU, so colocated weights cannot go through a process group.",
+            where="sync.transport, rollout.colocate",
+            fix='set sync.transport = "ipc" (or "disk")',
+        )
 
 
 def trainer_ranks_per_node(experiment: Experiment, topology: Topology) -> int:

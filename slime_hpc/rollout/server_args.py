@@ -16,6 +16,8 @@ from slime_hpc.topology.schema import Topology
 
 _CPU_REQUESTS = 32
 _CPU_TOKENS = 32_768
+_COLOCATED_FRACTION = 0.4
+"""Share of the GPU for weights and cache of a colocated engine: the trainer's weights and optimizer keep their place."""
 _RESERVED = {
     "host": "the plan decides it",
     "port": "the plan decides it",
@@ -60,6 +62,8 @@ def engine_args(experiment: Experiment, topology: Topology, role: RolePlan, *, h
         arguments["context_length"] = experiment.rollout.context_length
     if topology.accelerator == "cpu":
         arguments |= _cpu_args(experiment)
+    elif experiment.rollout.colocate:
+        arguments |= {"enable_memory_saver": True, "mem_fraction_static": _COLOCATED_FRACTION}
     return arguments | passed
 
 

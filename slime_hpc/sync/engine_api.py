@@ -134,6 +134,19 @@ class EngineApi:
         }
         self.request("POST", "/update_weights_from_distributed", body, timeout_s=timeout_s)
 
+    def update_from_tensor(self, serialized: str, *, timeout_s: float) -> None:
+        """Load one flat bucket from memory that this process shares, as SGLang's MultiprocessingSerializer describes it."""
+        body = {"serialized_named_tensors": [serialized], "load_format": "flattened_bucket", "flush_cache": False}
+        self.request("POST", "/update_weights_from_tensor", body, timeout_s=timeout_s)
+
+    def release_memory(self, *, timeout_s: float) -> None:
+        """Give up the memory of weights, cache and graphs; no request must be in flight. The weights are lost."""
+        self.request("POST", "/release_memory_occupation", {}, timeout_s=timeout_s)
+
+    def resume_memory(self, *, timeout_s: float) -> None:
+        """Take the memory back; the weights are not valid before the next push."""
+        self.request("POST", "/resume_memory_occupation", {}, timeout_s=timeout_s)
+
     def update_from_disk(self, folder: str, *, timeout_s: float) -> None:
         """Load a checkpoint folder that the engine's node sees too."""
         body = {"model_path": folder, "load_format": "auto", "flush_cache": False}

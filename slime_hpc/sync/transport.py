@@ -52,4 +52,5 @@ class WeightTransport(Protocol):
 TRANSPORTS = {
     "distributed": "slime_hpc.sync.distributed:DistributedTransport",
     "disk": "slime_hpc.sync.disk:DiskTransport",
+    "ipc": "slime_hpc.sync.ipc:IpcTransport",
 }

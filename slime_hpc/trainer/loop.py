@@ -17,6 +17,7 @@ from slime_hpc.control.api import Controller
 from slime_hpc.control.client import ControllerClient
 from slime_hpc.control.context import RoleContext
 from slime_hpc.control.endpoint import Endpoint
+from slime_hpc.sync.occupancy import Apart, Occupancy, Shared
 from slime_hpc.sync.transport import TRANSPORTS, WeightTransport
 from slime_hpc.sync.verify import verify
 from slime_hpc.trainer import checkpoint, share, step, warm_start, weights
@@ -38,6 +39,7 @@ class TrainingLoop:
         self._blueprint = Blueprint.read(self._experiment)
         self._controller: Controller | None = ControllerClient(context) if place.rank == 0 else None
         self._engines: list[Endpoint] = []
+        self._occupancy: Occupancy = Apart()
 
     def run(self) -> None:
         """Until the last step is trained, pushed and saved."""
@@ -98,18 +100,22 @@ class TrainingLoop:
         sync = self._experiment.sync
         transport: WeightTransport = names.load(TRANSPORTS[sync.transport], where="sync.transport")(self._context, sync)
         transport.connect(self._engines)
+        if self._experiment.rollout.colocate and self._context.topology.accelerator == "cuda":
+            self._occupancy = Shared(self._engines, self._context.token)
         return transport
 
     def _step(self, number: int, policy: Policy, optimization: Optimization, reference: Policy | None) -> None:
         asked = time.monotonic()
         path = Path(self._ask(lambda controller: str(controller.next_batch(number).path)))
         waited = time.monotonic()
+        self._occupancy.to_trainer()
         own = share.read(path, self._experiment, policy, self._place)
         values = step.train(number, own, self._experiment, policy, optimization, reference, self._place)
         self._report("train", step=number, **values, seconds_wait=waited - asked)
 
     def _push(self, transport: WeightTransport, policy: Policy, version: int) -> None:
         self._ask(lambda controller: controller.begin_weights(version))
+        self._occupancy.to_engines()
         report = transport.push(version, weights.export(policy.model, self._blueprint.sizes))
         values: dict[str, Any] = {
             "bytes": report.num_bytes,

@@ -16,6 +16,9 @@ def main(context: RoleContext) -> None:
         threads = context.experiment.trainer.threads or int(os.environ.get("OMP_NUM_THREADS", context.role.cpus_per_task))
         torch.set_num_threads(threads)
         cpu.install()
+    else:
+        # cuBLAS repeats its sums in one order only with a workspace of fixed size.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(context.experiment.deterministic, warn_only=True)
     # Megatron's modules read torch.cuda when they are imported.
     from slime_hpc.trainer import parallel
