@@ -75,5 +75,6 @@ def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets: tuple[int
     longest = max(end - start for start, end in itertools.pairwise(ends))
     # Repeated heads are several times faster here than the kernel's own grouping.
     k, v = (x.repeat_interleave(q.size(1) // x.size(1), dim=1) for x in (k, v))
-    result: torch.Tensor = varlen_attn(q, k, v, cumulative, cumulative, longest, longest, window_size=(-1, 0))
+    result = varlen_attn(q, k, v, cumulative, cumulative, longest, longest, window_size=(-1, 0))
+    assert isinstance(result, torch.Tensor)
     return result

@@ -61,7 +61,9 @@ def test_a_recipe_plans_on_the_topology_it_names(load, recipe):
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_plans_on_every_topology(load, recipe, topology):
     cluster = load_topology(topology)
-    plan = plan_job(load(recipe, *SITE), cluster)
+    shared = ["trainer.gpus_per_node=1", "rollout.colocate=true", "sync.transport=ipc"]
+    apart = ["rollout.colocate=false", "sync.transport=distributed", "trainer.tokens_per_gpu=2048"]
+    plan = plan_job(load(recipe, *SITE, *(shared if topology == "one-gpu" else apart)), cluster)
     assert plan.num_nodes == min(2, cluster.nodes)
     assert {role.kind for role in plan.roles} == {"controller", "router", "engines", "trainer"}
 
