@@ -1,7 +1,7 @@
 # From a fresh clone to a run, or to tests. Every finished step leaves a stamp in .venv, so that a second call does only what changed.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
-.PHONY: help venv demo test check clean
+.PHONY: help venv demo test check bench clean
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
@@ -12,6 +12,7 @@ help:
 	@echo "make demo   set up .venv and train the embedded example: no Slurm, no GPU"
 	@echo "make test   set up .venv and Slurm's Debian packages, run the checks and all tests"
 	@echo "make check  style, types and layers alone"
+	@echo "make bench  install the peers and time the command line and a training step beside them"
 	@echo "make venv   set up .venv alone"
 	@echo "make clean  remove .venv and caches; run folders stay"
 
@@ -29,6 +30,10 @@ check: .venv/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: .venv/installed-bench
+	$(BIN)/python tools/bench/help.py
+	$(BIN)/python tools/bench/step.py
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
@@ -52,4 +57,8 @@ clean:
 
 .venv/installed-test: .venv/installed containers/test.txt
 	$(INSTALL) --no-deps -r containers/test.txt
+	@touch $@
+
+.venv/installed-bench: .venv/installed-test containers/bench.txt
+	$(INSTALL) --no-deps -r containers/bench.txt
 	@touch $@

@@ -33,6 +33,11 @@ def test_everything_the_tests_need_is_pinned_once():
     assert not pins("test.txt") & pins("cpu.txt")
 
 
+def test_the_benchmarks_peer_is_pinned():
+    assert names(PROJECT["optional-dependencies"]["bench"]) <= pins("bench.txt")
+    assert not pins("bench.txt") & (pins("cpu.txt") | pins("test.txt"))
+
+
 def test_ci_runs_make_test():
     assert "\nmake test\n" in (ROOT / ".ci" / "run").read_text()
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
