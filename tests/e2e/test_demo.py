@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from slime_hpc import assets
 from slime_hpc.store import hdf5
 from tests.e2e.conftest import Run, submit
 
@@ -15,8 +16,6 @@ FIELDS = (
     "steps", "samples", "reward_first", "reward_last", "batches", "weight_version", "logprob_abs_diff_max", "heldout_before",
     "heldout_after", "seconds", "run_dir",
 )  # fmt: skip
-SAME_STEPS = 5
-"""Steps whose rewards are the same number at every layout: see test_the_same_seed_gives_the_same_rewards."""
 
 
 @pytest.fixture(params=["local_demo", "tensor_parallel_demo", "data_parallel_demo"])
@@ -60,16 +59,26 @@ def test_the_demo_prints_one_object_last(local_demo: Run) -> None:
     assert printed["logprob_abs_diff_max"] <= 1e-4
 
 
-def test_the_same_seed_gives_the_same_rewards(local_demo: Run, tensor_parallel_demo: Run, data_parallel_demo: Run) -> None:
-    """Sums over ranks round otherwise than in one process: weights part by 1e-7 at first, and a token drawn at an edge may differ.
-
-    The first steps are the same samples; later ones the same course.
+def test_the_same_seed_gives_the_same_course(local_demo: Run, tensor_parallel_demo: Run, data_parallel_demo: Run) -> None:
+    """Sums over ranks round otherwise than in one process: over 400 warm-start steps weights part in their last digits, and now and then
+    a token that is drawn at the edge of two becomes the other one. So rewards agree to some samples in 256, not exactly.
     """
     for run in (tensor_parallel_demo, data_parallel_demo):
         differences = [abs(a - b) for a, b in zip(local_demo.rewards, run.rewards, strict=True)]
-        assert max(differences[:SAME_STEPS]) <= 2 / 256
-        assert max(differences) <= 0.2
-        assert sum(differences) / len(differences) <= 0.06
+        assert max(differences) <= 0.1
+        assert sum(differences) / len(differences) <= 0.03
+
+
+def test_the_same_seed_and_layout_give_the_same_numbers_without_slurm(data_parallel_demo: Run, tmp_path: Path) -> None:
+    """Two trainer ranks and two engines as processes of this machine: the very rewards and log-probs of the four nodes."""
+    topology = assets.find("topologies", "local", where="").read_text() + '\n[environment]\nOMP_NUM_THREADS = "1"\n'
+    (tmp_path / "one-thread.toml").write_text(topology)
+    layout = ("trainer.gpus_per_node=2", "rollout.groups=[{engines = 2}]", "steps=5", "eval.limit=8")
+    options = [word for option in layout for word in ("--set", option)]
+    run = submit("demo", "--topology", "one-thread.toml", *options, cwd=tmp_path)
+    assert run.rewards == data_parallel_demo.rewards[:5]
+    for name in ("loss", "grad_norm", "entropy", "logprob_abs_diff_max"):
+        assert [event[name] for event in run.events("train")] == [event[name] for event in data_parallel_demo.events("train")][:5]
 
 
 def test_no_token_in_scripts_logs_or_settings(demo: Run) -> None:

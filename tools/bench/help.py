@@ -1,4 +1,4 @@
-"""Milliseconds of `slime-hpc --help`, beside Python alone and Python with click, which are its floor: minimum and median, in shuffled turns."""
+"""Milliseconds of `slime-hpc --help`, beside Python alone and Python with click, which are its floor: in shuffled turns."""
 
 from __future__ import annotations
 
