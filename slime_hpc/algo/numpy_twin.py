@@ -1,6 +1,11 @@
-"""The losses again in NumPy, with their derivatives by log-prob written out: what the torch versions are checked against."""
+"""The algorithms again in NumPy, one answer and one token at a time: what the torch versions are checked against.
+
+Losses and estimators come with their derivative by log-prob, written out. Answers are given as lists of arrays.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -8,25 +13,85 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 
-def ppo_clip(logprob_R: Array, old_logprob_R: Array, advantage_R: Array, *, clip_low: float, clip_high: float) -> tuple[Array, Array]:
-    """Loss and d loss / d logprob, each (R,)."""
-    ratio_R = np.exp(logprob_R - old_logprob_R)
-    clipped_R = np.where(advantage_R >= 0, ratio_R > 1 + clip_high, ratio_R < 1 - clip_low)
-    bound_R = np.where(advantage_R >= 0, 1 + clip_high, 1 - clip_low)
-    return -np.where(clipped_R, bound_R, ratio_R) * advantage_R, np.where(clipped_R, 0.0, -ratio_R * advantage_R)
+def clipped(ratio: float, advantage: float, *, clip_low: float, clip_high: float, dual_clip: float = 0.0) -> tuple[float, float]:
+    """A token's loss, and d loss / d log ratio."""
+    if advantage >= 0:
+        return (-(1 + clip_high) * advantage, 0.0) if ratio > 1 + clip_high else (-ratio * advantage, -ratio * advantage)
+    if dual_clip and ratio > dual_clip:
+        return -dual_clip * advantage, 0.0
+    return (-(1 - clip_low) * advantage, 0.0) if ratio < 1 - clip_low else (-ratio * advantage, -ratio * advantage)
 
 
-def k1(logprob_R: Array, reference_R: Array) -> tuple[Array, Array]:
+def ppo_clip(new: Array, old: Array, advantage: Array, mask: Array, **bounds: float) -> tuple[Array, Array]:
+    """An answer's losses, and the derivative of their sum over trained tokens."""
+    pairs = [clipped(float(np.exp(n - o)), float(a), **bounds) for n, o, a in zip(new, old, advantage, strict=True)]
+    return np.array([loss for loss, _ in pairs]), np.array([slope for _, slope in pairs]) * mask
+
+
+def gspo(new: Array, old: Array, advantage: Array, mask: Array, **bounds: float) -> tuple[Array, Array]:
+    """The same with one ratio: each token moves the mean log ratio by 1 / count."""
+    count = max(float(mask.sum()), 1.0)
+    ratio = float(np.exp(((new - old) * mask).sum() / count))
+    pairs = [clipped(ratio, float(a), **bounds) for a in advantage]
+    slope = sum(s for (_, s), m in zip(pairs, mask, strict=True) if m)
+    return np.array([loss for loss, _ in pairs]), slope / count * mask
+
+
+def cispo(new: Array, old: Array, advantage: Array, mask: Array, *, clip_low: float, clip_high: float) -> tuple[Array, Array]:
+    """The same with the clipped ratio as a constant."""
+    weight = np.minimum(np.maximum(np.exp(new - old), 1 - clip_low), 1 + clip_high)
+    return -weight * advantage * new, -weight * advantage * mask
+
+
+def k1(new: Array, reference: Array) -> tuple[Array, Array]:
     """Estimate and its derivative, each (R,)."""
-    return logprob_R - reference_R, np.ones_like(logprob_R)
+    return new - reference, np.ones_like(new)
 
 
-def k2(logprob_R: Array, reference_R: Array) -> tuple[Array, Array]:
+def k2(new: Array, reference: Array) -> tuple[Array, Array]:
     """Estimate and its derivative, each (R,)."""
-    return (logprob_R - reference_R) ** 2 / 2, logprob_R - reference_R
+    return (new - reference) ** 2 / 2, new - reference
 
 
-def k3(logprob_R: Array, reference_R: Array) -> tuple[Array, Array]:
+def k3(new: Array, reference: Array) -> tuple[Array, Array]:
     """Estimate and its derivative, each (R,)."""
-    ratio_R = np.exp(reference_R - logprob_R)
-    return ratio_R - 1 - (reference_R - logprob_R), 1 - ratio_R
+    ratio = np.exp(reference - new)
+    return ratio - 1 - (reference - new), 1 - ratio
+
+
+def low_var_kl(new: Array, reference: Array) -> tuple[Array, Array]:
+    """Estimate and its derivative, each (R,)."""
+    value, slope = k3(new, reference)
+    return np.minimum(value, 10.0), np.where(value > 10.0, 0.0, slope)
+
+
+def returns(rewards: Array, *, gamma: float) -> Array:
+    """Discounted sums of an answer's rewards from each token on."""
+    result, following = np.zeros_like(rewards), 0.0
+    for t in reversed(range(len(rewards))):
+        following = rewards[t] + gamma * following
+        result[t] = following
+    return result
+
+
+def whiten(values: Sequence[Array], masks: Sequence[Array]) -> list[Array]:
+    """All answers' values, with mean 0 and variance 1 over the trained tokens of all."""
+    trained = np.concatenate(list(values))[np.concatenate(list(masks)) > 0]
+    mean = trained.mean() if len(trained) else 0.0
+    variance = trained.var(ddof=1) if len(trained) > 1 else 0.0
+    return [(value - mean) / np.sqrt(variance + 1e-8) for value in values]
+
+
+def log_ratios(old: Array, engine: Array, mask: Array, level: str) -> Array:
+    """An answer's log of trainer / engine at a level, for each token."""
+    token = old - engine
+    total = float((token * mask).sum())
+    chosen = {"token": token, "sequence": np.full_like(token, total), "geometric": np.full_like(token, total / max(mask.sum(), 1.0))}
+    return np.minimum(np.maximum(chosen[level], -20.0), 20.0)
+
+
+def importance(old: Array, engine: Array, mask: Array, *, level: str, mode: str, low: float, high: float) -> Array:
+    """An answer's importance weights."""
+    ratio = np.exp(log_ratios(old, engine, mask, level))
+    bounded = {"truncate": np.minimum(ratio, high), "clip": np.minimum(np.maximum(ratio, low), high)}
+    return bounded.get(mode, np.where((ratio < low) | (ratio > high), 0.0, ratio))

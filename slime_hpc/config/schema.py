@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from slime_hpc.config.algorithms import AdvantageName, CorrectionName, KlName, LossName
+
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -112,22 +114,98 @@ class Reward(Section):
     timeout_s: float = Field(default=30.0, gt=0, description="An answer whose scoring takes longer gets 0 and is marked.")
 
 
+class Correction(Section):
+    """What is done about tokens that the engine drew with another probability than the trainer gives them; rho = trainer's / engine's."""
+
+    kind: CorrectionName = Field(
+        default="none",
+        description="Weight of a token's policy loss: 'none', 'tis' (rho, at most `high`), 'icepop' (rho, 0 outside `low` .. `high`), "
+        "'importance' (rho at `level`, bounded as `mode` says), or 'module:function' of your own.",
+    )
+    level: Literal["token", "sequence", "geometric"] = Field(
+        default="token", description="rho of 'importance': the token's, its whole answer's, or the answer's geometric mean over tokens."
+    )
+    mode: Literal["truncate", "clip", "mask"] = Field(
+        default="truncate", description="Bounds of 'importance': at most `high`, within `low` .. `high`, or 0 outside of them."
+    )
+    low: float = Field(default=0.5, ge=0, description="Lower bound of rho.")
+    high: float = Field(default=2.0, gt=0, description="Upper bound of rho; for a geometric mean something like 1.0001.")
+    reject: Literal["none", "token", "sequence", "geometric"] = Field(
+        default="none", description="Give no policy loss to tokens whose rho, at this level, is outside `reject_low` .. `reject_high`."
+    )
+    reject_low: float = Field(default=0.5, ge=0, description="Lower bound of `reject`.")
+    reject_high: float = Field(default=2.0, gt=0, description="Upper bound of `reject`.")
+    veto: float = Field(default=0.0, ge=0, lt=1, description="Reject answers that have a token with rho below this, e.g. 1e-4; 0 = off.")
+    off_policy_kl: float = Field(
+        default=0.0,
+        ge=0,
+        description="Reject answers with a negative advantage and a mean log(engine's / current) above this (DeepSeek-V3.2); 0 = off.",
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Correction:
+        for low, high in (("low", "high"), ("reject_low", "reject_high")):
+            if getattr(self, low) > getattr(self, high):
+                raise ValueError(f"'{low}' = {getattr(self, low)} is above '{high}' = {getattr(self, high)}.")
+        return self
+
+
 class Algorithm(Section):
     """From rewards to a loss."""
 
-    advantage: Literal["grpo"] = Field(default="grpo", description="(r - mean) / (std + eps) within the group of a prompt.")
-    normalize_std: bool = Field(default=True, description="Divide by the group's standard deviation (off: Dr. GRPO).")
-    loss: Literal["ppo_clip"] = Field(default="ppo_clip", description="The policy loss.")
-    clip_low: float = Field(default=0.2, ge=0, lt=1, description="Lower clip of the importance ratio: 1 - clip_low.")
+    advantage: AdvantageName = Field(
+        default="grpo",
+        description="'grpo': (r - mean) / (std + eps) within the group of a prompt; 'rloo': r - mean of the siblings; "
+        "'reinforce_plus_plus': whitened returns; 'reinforce_plus_plus_baseline': whitened r - mean; "
+        "or 'module:attribute', a slime_hpc.algo.advantage.Advantage.",
+    )
+    normalize_std: bool = Field(default=True, description="GRPO: divide by the group's standard deviation (off: Dr. GRPO).")
+    whiten: bool = Field(
+        default=False, description="Whiten advantages over all trained tokens of the batch; the REINFORCE++ variants do so in any case."
+    )
+    gamma: float = Field(default=1.0, gt=0, le=1, description="Discount of returns from token to token (reinforce_plus_plus).")
+    loss: LossName = Field(
+        default="ppo_clip",
+        description="The policy loss: 'ppo_clip', 'gspo' (the ratio of whole answers; clips of about 4e-4), 'cispo' (the clipped ratio as "
+        "a weight; clip_low = 1, clip_high about 4), or 'module:function' of your own.",
+    )
+    clip_low: float = Field(default=0.2, ge=0, le=1, description="Lower clip of the importance ratio: 1 - clip_low.")
     clip_high: float = Field(default=0.2, ge=0, description="Upper clip of the importance ratio: 1 + clip_high.")
-    loss_mean: Literal["sample", "token"] = Field(
-        default="sample", description="'sample': mean over each answer's tokens, then over answers; 'token': over all tokens."
+    dual_clip: float = Field(
+        default=0.0, ge=0, description="Largest ratio that a negative advantage is multiplied with, above 1, e.g. 3; 0 = no such bound."
     )
-    kl_coef: float = Field(
-        default=0.0, ge=0, description="Weight of the KL term against the reference model in the loss; 0 = no reference model."
+    old_logprobs: Literal["trainer", "engine"] = Field(
+        default="trainer", description="Whose log-probs of the old policy the importance ratio divides by."
     )
-    kl_estimator: Literal["k1", "k2", "k3"] = Field(default="k3", description="KL estimator (Schulman 2020).")
+    loss_mean: Literal["sample", "token", "constant"] = Field(
+        default="sample",
+        description="'sample': mean over each answer's tokens, then over answers; 'token': over all tokens; "
+        "'constant': each answer's sum divided by `loss_length`, then the mean over answers (Dr. GRPO).",
+    )
+    loss_length: NonNegative = Field(default=0, description="Divisor of loss_mean = 'constant'; 0 = rollout.max_tokens.")
+    kl_coef: float = Field(default=0.0, ge=0, description="Weight of the KL term against the reference model; 0 = no reference model.")
+    kl_estimator: KlName = Field(
+        default="k3", description="KL estimator (Schulman 2020): 'k1', 'k2', 'k3', 'low_var_kl' (k3, at most 10), or 'module:function'."
+    )
+    kl_in: Literal["loss", "reward"] = Field(
+        default="loss", description="Add the KL term to the loss, or take it off the tokens' rewards before advantages."
+    )
+    kl_unbiased: bool = Field(
+        default=False, description="Weigh the KL term of the loss by the importance ratio, so that its gradient is unbiased."
+    )
     entropy_coef: float = Field(default=0.0, ge=0, description="Weight of the entropy bonus.")
+    correction: Correction = Field(default_factory=Correction, description="Correction of the mismatch between trainer and engines.")
+    options: dict[str, Any] = Field(default_factory=dict, description="For functions of your own, which get this whole table.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Algorithm:
+        if 0 < self.dual_clip <= 1:
+            raise ValueError("'dual_clip' must be above 1, or 0 for none.")
+        if self.kl_unbiased and self.kl_in == "reward":
+            raise ValueError("'kl_unbiased' weighs the KL term of the loss; with kl_in = 'reward' there is none.")
+        if self.old_logprobs == "engine" and self.correction.kind != "none":
+            raise ValueError("With old_logprobs = 'engine' the ratio corrects for the engine already: set correction.kind = 'none'.")
+        return self
 
 
 class Optimizer(Section):
@@ -167,6 +245,10 @@ class Trainer(Section):
     sequence_parallel: bool = Field(default=False, description="Split activations along the sequence between tensor-parallel ranks.")
     tokens_per_gpu: Positive = Field(default=9216, description="Most tokens in a packed micro-batch.")
     updates_per_step: Positive = Field(default=1, description="Optimizer updates per batch; must divide rollout.prompts_per_step.")
+    max_skipped_updates: NonNegative = Field(
+        default=3,
+        description="Updates in a row that are skipped because their loss or gradient is NaN or infinite; one more ends the run.",
+    )
     recompute: bool = Field(default=False, description="Recompute activations in the backward pass.")
     threads: NonNegative = Field(default=0, description="CPU threads of a rank; 0 = the rank's share of its node.")
     optimizer: Optimizer = Field(default_factory=Optimizer, description="Optimizer of the RL steps.")

@@ -9,12 +9,18 @@ Pure, deterministic, computed alike on every rank from lengths alone. What holds
 
 from __future__ import annotations
 
+import heapq
+from bisect import bisect_left, insort
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from slime_hpc.errors import PlanError
+
+_BALANCE = 5e-4
+"""Fraction by which the most loaded rank may exceed the mean; less is not looked for."""
+_SWAPS = 1000
 
 MicroBatch = tuple[int, ...]
 """Sample indices, ascending."""
@@ -65,7 +71,7 @@ def _schedule_update(members: npt.NDArray[np.int64], lengths: npt.NDArray[np.int
             where="rollout.prompts_per_step x rollout.samples_per_prompt / trainer.updates_per_step",
             fix="raise the batch, or lower trainer.nodes or trainer.updates_per_step",
         )
-    bins = _pack(members, lengths, tokens_cap)
+    bins = pack(lengths[members], tokens_cap)
     count = -(-len(bins) // dp_size) * dp_size
     if count > len(members):
         raise PlanError(
@@ -74,43 +80,97 @@ def _schedule_update(members: npt.NDArray[np.int64], lengths: npt.NDArray[np.int
             where="rollout.prompts_per_step x rollout.samples_per_prompt / trainer.updates_per_step, trainer.tokens_per_gpu",
             fix=f"make the samples of an update a multiple of {dp_size}, or raise trainer.tokens_per_gpu",
         )
-    while len(bins) < count:
-        bins = _split_largest(bins, lengths)
-    return Update(ranks=_deal(bins, lengths, dp_size))
+    costs = attention_cost(lengths[members]).tolist()
+    bins, loads = split(bins, costs, count)
+    names = members.tolist()
+    return Update(ranks=tuple(tuple(tuple(sorted(names[i] for i in bins[k])) for k in rank) for rank in deal(loads, dp_size)))
 
 
-def _pack(members: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], tokens_cap: int) -> list[list[int]]:
-    """First-fit decreasing."""
+def pack(lengths: npt.NDArray[np.int64], tokens_cap: int) -> list[list[int]]:
+    """Best-fit decreasing: positions in bins of at most `tokens_cap`, or alone. Longest first, each into the fullest bin that holds it."""
     bins: list[list[int]] = []
-    room: list[int] = []
-    for index in sorted(members.tolist(), key=lambda i: (-int(lengths[i]), i)):
-        length = int(lengths[index])
-        place = next((k for k, free in enumerate(room) if free >= length), None)
-        if place is None:
+    rooms: list[int] = []
+    """Sorted: the room left in a bin, times `width`, plus the bin's number."""
+    width = len(lengths) + 1
+    order = np.argsort(-lengths, kind="stable").tolist()
+    for index, length in zip(order, lengths[order].tolist(), strict=True):
+        place = bisect_left(rooms, length * width)
+        if place == len(rooms):
+            room, number = max(tokens_cap, length), len(bins)
             bins.append([index])
-            room.append(tokens_cap - length)
         else:
-            bins[place].append(index)
-            room[place] -= length
+            room, number = divmod(rooms.pop(place), width)
+            bins[number].append(index)
+        # A bin without room for a token would only lengthen the list.
+        if room > length:
+            insort(rooms, (room - length) * width + number)
     return bins
 
 
-def _split_largest(bins: list[list[int]], lengths: npt.NDArray[np.int64]) -> list[list[int]]:
-    """Halve the costliest bin that has more than one sample (there is one), alternating its samples from long to short."""
-    splittable = [k for k, members in enumerate(bins) if len(members) > 1]
-    largest = max(splittable, key=lambda k: (float(attention_cost(lengths[bins[k]]).sum()), -k))
-    members = sorted(bins[largest], key=lambda i: (-int(lengths[i]), i))
-    return [*bins[:largest], members[0::2], members[1::2], *bins[largest + 1 :]]
+def split(bins: list[list[int]], costs: list[float], count: int) -> tuple[list[list[int]], list[float]]:
+    """`count` bins and their costs: the costliest bin of several samples is halved, its samples dealt long to short, until there are."""
+    bins = list(bins)
+    loads = [sum(costs[i] for i in members) for members in bins]
+    heap = [(-load, k) for k, load in enumerate(loads) if len(bins[k]) > 1]
+    heapq.heapify(heap)
+    while len(bins) < count:
+        _, k = heapq.heappop(heap)
+        members = bins[k]
+        bins[k] = members[0::2]
+        bins.append(members[1::2])
+        loads.append(0.0)
+        for half in (k, len(bins) - 1):
+            loads[half] = sum(costs[i] for i in bins[half])
+            if len(bins[half]) > 1:
+                heapq.heappush(heap, (-loads[half], half))
+    return bins, loads
 
 
-def _deal(bins: list[list[int]], lengths: npt.NDArray[np.int64], dp_size: int) -> tuple[tuple[MicroBatch, ...], ...]:
-    """Costliest bin first, each to the least loaded rank that still has a free place."""
-    places = len(bins) // dp_size
-    costs = [float(attention_cost(lengths[members]).sum()) for members in bins]
-    ranks: list[list[MicroBatch]] = [[] for _ in range(dp_size)]
-    load = [0.0] * dp_size
-    for k in sorted(range(len(bins)), key=lambda k: (-costs[k], k)):
-        rank = min((r for r in range(dp_size) if len(ranks[r]) < places), key=lambda r: (load[r], r))
-        ranks[rank].append(tuple(sorted(bins[k])))
-        load[rank] += costs[k]
-    return tuple(tuple(rank) for rank in ranks)
+def deal(loads: list[float], dp_size: int) -> list[list[int]]:
+    """Bins of each rank, equally many: costliest first, each to the least loaded rank with a free place; then `_even`."""
+    places = len(loads) // dp_size
+    ranks: list[list[int]] = [[] for _ in range(dp_size)]
+    free = [(0.0, rank) for rank in range(dp_size)]
+    for k in sorted(range(len(loads)), key=lambda k: (-loads[k], k)):
+        load, rank = heapq.heappop(free)
+        ranks[rank].append(k)
+        if len(ranks[rank]) < places:
+            heapq.heappush(free, (load + loads[k], rank))
+    even: list[list[int]] = _even(np.array(ranks), np.array(loads)).tolist()
+    return even
+
+
+def _even(ranks: npt.NDArray[np.int64], loads: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Swap a bin of the most loaded rank for one of the least loaded, or where none helps for any other rank's, while one does.
+
+    ranks (D, places) of bins. A swap brings the sums of both ranks nearer to each other, so that no rank gets more than the most had.
+    """
+    cost_DP = loads[ranks]
+    total_D = cost_DP.sum(axis=1)
+    goal = total_D.mean() * (1 + _BALANCE)
+    for _ in range(_SWAPS):
+        most, least = int(total_D.argmax()), int(total_D.argmin())
+        if total_D[most] <= goal:
+            break
+        found = _swap(cost_DP, total_D, most, np.array([least])) or _swap(cost_DP, total_D, most, np.arange(len(ranks)))
+        if found is None:
+            break
+        own, other, theirs = found
+        moved = cost_DP[most, own] - cost_DP[other, theirs]
+        total_D[most] -= moved
+        total_D[other] += moved
+        for array in (cost_DP, ranks):
+            array[most, own], array[other, theirs] = array[other, theirs], array[most, own]
+    return ranks
+
+
+def _swap(
+    cost_DP: npt.NDArray[np.float64], total_D: npt.NDArray[np.float64], most: int, others: npt.NDArray[np.int64]
+) -> tuple[int, int, int] | None:
+    """(place on `most`, other rank, place there) of the swap that leaves the lower maximum of the two; None when none lowers it."""
+    moved_POP = cost_DP[most][:, None, None] - cost_DP[others][None]
+    higher_POP = np.maximum(total_D[most] - moved_POP, total_D[others][None, :, None] + moved_POP)
+    own, other, theirs = map(int, np.unravel_index(int(higher_POP.argmin()), higher_POP.shape))
+    if higher_POP[own, other, theirs] >= total_D[most] * (1 - 1e-9):
+        return None
+    return own, int(others[other]), theirs

@@ -5,8 +5,11 @@
     warm_start   warm-up  loss, lr, seconds (since the warm start began); not of every step
     rollout      RL       samples, reward_mean, reward_std, groups_with_spread, response_tokens, response_tokens_mean, truncated,
                           reward_failed, retries, weight_version, staleness, seconds_generate, seconds_reward, seconds_seal
-    train        RL       loss, grad_norm, lr, tokens, trained_tokens, logprob_abs_diff_mean, logprob_abs_diff_max, kl, entropy,
-                          clip_fraction, ratio_max, seconds_wait, seconds_logprobs, seconds_train
+    train        RL       loss, grad_norm, lr, tokens, trained_tokens, oversized_samples, zero_advantage_fraction, skipped_updates,
+                          kl, entropy, clip_fraction, ratio_max, logprob_abs_diff_mean, logprob_abs_diff_max,
+                          mismatch_kl, mismatch_k3, mismatch_chi2, mismatch_chi2_sequence, log_ppl_trainer, log_ppl_engine,
+                          correction_weight, correction_bounded, rejected_fraction, vetoed_fraction, off_policy_fraction,
+                          seconds_wait, seconds_logprobs, seconds_train
     push         version  bytes, buckets, seconds, seconds_gather, seconds_wire, verify_abs_diff and seconds_verify (when sync.verify is on)
     checkpoint   RL       seconds, path
     eval         RL       pass_rate, problems, seconds

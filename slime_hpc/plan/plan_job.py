@@ -110,9 +110,10 @@ def _check_batch(experiment: Experiment, data_parallel: int) -> None:
             where="warm_start.samples_per_step",
             fix=f"a multiple of {data_parallel}",
         )
-    if experiment.algorithm.advantage == "grpo" and rollout.samples_per_prompt < 2:
+    advantage = experiment.algorithm.advantage
+    if advantage in ("grpo", "rloo", "reinforce_plus_plus_baseline") and rollout.samples_per_prompt < 2:
         raise PlanError(
-            "GRPO compares the answers to one prompt; with one answer every advantage is 0.",
+            f"{advantage} compares the answers to one prompt; with one answer every advantage is 0.",
             where="rollout.samples_per_prompt",
             fix="at least 2",
         )

@@ -40,15 +40,27 @@ def save(run: RunFolder, step: int, policy: Policy, optimization: Optimization |
     dist_checkpointing.save(_state(policy, optimization, loading=False), str(folder))
     dist.barrier()
     if dist.get_rank() == 0:
-        write_atomic(folder / MARKER, json.dumps({"step": step, "optimizer": optimization is not None, "time": time.time()}))
+        marker = {"step": step, "optimizer": optimization is not None, "model": _sizes(policy), "time": time.time()}
+        write_atomic(folder / MARKER, json.dumps(marker))
     dist.barrier()
     return time.monotonic() - start
 
 
 def load(run: RunFolder, step: int, policy: Policy, optimization: Optimization | None) -> None:
-    """Set the policy, and the optimizer where the checkpoint has its state. Raises RunError for one that cannot be read. Collective."""
+    """Set the policy, and the optimizer where the checkpoint has its state. Collective.
+
+    Raises RunError, on all ranks, for a checkpoint that cannot be read or is of another model.
+    """
     folder = run.checkpoint(step)
     marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    found = marker["model"]
+    differences = [f"{name} {found.get(name)} instead of {size}" for name, size in _sizes(policy).items() if found.get(name) != size]
+    if differences:
+        raise RunError(
+            f"Checkpoint {folder} is of another model: {', '.join(differences)}.",
+            where=f"{folder / MARKER}; model.path",
+            fix="give the model that the run began with, or start a new run",
+        )
     wanted = optimization if marker["optimizer"] else None
     try:
         state = dist_checkpointing.load(_state(policy, wanted, loading=True), str(folder))
@@ -66,14 +78,17 @@ def load(run: RunFolder, step: int, policy: Policy, optimization: Optimization |
 
 def _own_step_counts(optimization: Optimization) -> None:
     """Give each parameter its own step count: Megatron's loading hands all of them one tensor, which AdamW counts up once for each."""
-    for optimizer in _parts(optimization):
+    for optimizer in optimization.parts:
         for state in optimizer.optimizer.state.values():
             state["step"] = state["step"].clone()
 
 
-def _parts(optimization: Optimization) -> list[Any]:
-    parts: list[Any] = getattr(optimization.megatron, "chained_optimizers", [optimization.megatron])
-    return parts
+def _sizes(policy: Policy) -> dict[str, Any]:
+    """What two policies must share for the weights of one to fit the other."""
+    shape = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels")
+    names = (*shape, "qk_layernorm", "add_qkv_bias")
+    sizes = {name: getattr(policy.config, name) for name in names}
+    return {**sizes, "vocab_size": policy.model.vocab_size, "tied": policy.model.share_embeddings_and_output_weights}
 
 
 def prune(run: RunFolder, *, keep: int, always: frozenset[int] = frozenset()) -> None:
@@ -95,7 +110,7 @@ def _state(policy: Policy, optimization: Optimization | None, *, loading: bool) 
     if optimization is not None:
         if loading:
             # Without apex Megatron's loading expects moments that exist; the step that makes them moves weights that are then overwritten.
-            for optimizer in _parts(optimization):
+            for optimizer in optimization.parts:
                 optimizer._init_optimizer_states_with_dummy_values()
         state["optimizer"] = optimization.megatron.sharded_state_dict(state["model"], is_loading=loading, metadata=metadata)
     return state

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.distributed.distributed_c10d import Store
 
+from slime_hpc.algo import registry
 from slime_hpc.config import names
 from slime_hpc.control.api import Controller
 from slime_hpc.control.client import ControllerClient
@@ -37,6 +38,7 @@ class TrainingLoop:
         self._place = place
         self._relay = Relay(store, place.rank)
         self._blueprint = Blueprint.read(self._experiment)
+        self._algorithm = registry.load(self._experiment.algorithm)
         self._controller: Controller | None = ControllerClient(context) if place.rank == 0 else None
         self._engines: list[Endpoint] = []
         self._occupancy: Occupancy = Apart()
@@ -46,7 +48,8 @@ class TrainingLoop:
         experiment = self._experiment
         policy = self._policy()
         start = self._first_weights(policy)
-        optimization = Optimization(policy, experiment.trainer.optimizer, steps=experiment.steps)
+        trainer = experiment.trainer
+        optimization = Optimization(policy, trainer.optimizer, steps=experiment.steps, max_skipped=trainer.max_skipped_updates)
         if start:
             checkpoint.load(self._context.run, start, policy, optimization)
         reference = self._reference()
@@ -109,8 +112,8 @@ class TrainingLoop:
         path = Path(self._ask(lambda controller: str(controller.next_batch(number).path)))
         waited = time.monotonic()
         self._occupancy.to_trainer()
-        own = share.read(path, self._experiment, policy, self._place)
-        values = step.train(number, own, self._experiment, policy, optimization, reference, self._place)
+        own = share.read(path, self._experiment, self._algorithm.advantage, policy, self._place)
+        values = step.train(number, own, self._experiment, self._algorithm, policy, optimization, reference, self._place)
         self._report("train", step=number, **values, seconds_wait=waited - asked)
 
     def _push(self, transport: WeightTransport, policy: Policy, version: int) -> None:

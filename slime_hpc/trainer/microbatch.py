@@ -24,11 +24,18 @@ class MicroBatch:
     targets_R: torch.Tensor
     index_R: torch.Tensor
     """Where each response token stands in the flat response arrays of the batch."""
+    sample_R: torch.Tensor
+    """Which of the sequences each response token belongs to, ascending."""
 
     @property
     def num_tokens(self) -> int:
         """Real tokens."""
         return int(self.offsets[-1])
+
+    @property
+    def num_samples(self) -> int:
+        """Sequences."""
+        return len(self.offsets) - 1
 
 
 def pack(
@@ -64,4 +71,5 @@ def pack(
         rows_R=tensor(rows),
         targets_R=tensor(tokens[rows + 1]),
         index_R=tensor(index),
+        sample_R=tensor(np.repeat(np.arange(len(answers)), [end - start for start, end in answers])),
     )

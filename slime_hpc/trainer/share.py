@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from slime_hpc.algo.advantage import ADVANTAGES
+from slime_hpc.algo.advantage import Advantage
 from slime_hpc.algo.weighting import token_weights
 from slime_hpc.config.schema import Experiment
+from slime_hpc.data.check import check
 from slime_hpc.data.packing import Update, schedule
 from slime_hpc.store import hdf5
 from slime_hpc.trainer.microbatch import MicroBatch
@@ -22,54 +23,63 @@ from slime_hpc.trainer.policy import Policy
 class Share:
     """One data-parallel rank's part of a step; the arrays over R are indexed by `MicroBatch.index_R`."""
 
+    path: Path
     updates: tuple[tuple[MicroBatch, ...], ...]
     """Micro-batches of each optimizer update."""
-    advantage_R: torch.Tensor
+    score_R: torch.Tensor
+    """What the token's answer was worth, compared with its siblings."""
     weight_R: torch.Tensor
     """The token's weight in the loss of its update."""
     mask_R: torch.Tensor
     """True where the token is trained on."""
+    sample_R: torch.Tensor
+    """Which of the rank's samples the token belongs to, ascending."""
     engine_logprob_R: torch.Tensor
-    num_tokens: int
-    """Tokens of the whole batch, prompts and responses."""
+    counts: dict[str, float]
+    """Of the whole batch: tokens, samples longer than a micro-batch may be, and the fraction of samples with score 0."""
 
 
-def read(path: Path, experiment: Experiment, policy: Policy, place: Place) -> Share:
-    """This rank's share of the batch. Raises DataError for a file that is not whole."""
+def read(path: Path, experiment: Experiment, advantage: Advantage, policy: Policy, place: Place) -> Share:
+    """This rank's share of the batch. Raises DataError for a file that is not whole, or whose parts do not fit together."""
     lengths_N, group_N = hdf5.read_lengths(path)
+    columns = hdf5.read_columns(path, ("reward_N", "loss_mask_R", "response_offsets"))
+    check(path, lengths_N, columns)
     trainer = experiment.trainer
     updates = schedule(lengths_N, group_N, dp_size=place.dp_size, tokens_cap=trainer.tokens_per_gpu, updates=trainer.updates_per_step)
     rows = np.array(sorted(i for update in updates for batch in update.ranks[place.dp_rank] for i in batch), np.int64)
     batch = hdf5.read_rows(path, rows)
     own = {int(row): position for position, row in enumerate(rows)}
-    advantage_N, weight_R = _signals(path, experiment, updates, group_N, rows)
+    reward_N = columns["reward_N"].astype(np.float64)
+    score_N = advantage.score(reward_N, group_N, normalize_std=experiment.algorithm.normalize_std).astype(np.float32)
     lengths_own = batch.response_lengths_N
 
     def tensor(values: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(values).to(place.device)
 
     return Share(
+        path=path,
         updates=tuple(
             tuple(policy.pack(batch, [own[i] for i in members]) for members in update.ranks[place.dp_rank]) for update in updates
         ),
-        advantage_R=tensor(np.repeat(advantage_N[rows], lengths_own)),
-        weight_R=tensor(weight_R),
+        score_R=tensor(np.repeat(score_N[rows], lengths_own)),
+        weight_R=tensor(_weights(experiment, updates, columns["loss_mask_R"], columns["response_offsets"], rows)),
         mask_R=tensor(batch.loss_mask_R.astype(bool)),
+        sample_R=tensor(np.repeat(np.arange(len(rows)), lengths_own)),
         engine_logprob_R=tensor(batch.logprobs_R),
-        num_tokens=int(lengths_N.sum()),
+        counts={
+            "tokens": int(lengths_N.sum()),
+            "oversized_samples": int((lengths_N > trainer.tokens_per_gpu).sum()),
+            "zero_advantage_fraction": float((score_N == 0).mean()),
+        },
     )
 
 
-def _signals(
-    path: Path, experiment: Experiment, updates: tuple[Update, ...], group_N: np.ndarray, rows: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Advantages of all samples (a group's siblings may be on other ranks), and the token weights of this rank's rows."""
+def _weights(experiment: Experiment, updates: tuple[Update, ...], mask_R: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The token weights of this rank's rows."""
     algorithm = experiment.algorithm
-    columns = hdf5.read_columns(path, ("reward_N", "loss_mask_R", "response_offsets"))
-    advantage_N = ADVANTAGES[algorithm.advantage](columns["reward_N"], group_N, normalize_std=algorithm.normalize_std)
-    mask_R, offsets = columns["loss_mask_R"], columns["response_offsets"]
+    length = algorithm.loss_length or experiment.rollout.max_tokens
     weight_R = np.zeros(len(mask_R), np.float32)
     for update in updates:
-        weight_R += token_weights(mask_R, offsets, update.samples, mean=algorithm.loss_mean)
+        weight_R += token_weights(mask_R, offsets, update.samples, mean=algorithm.loss_mean, length=length)
     own_R = [weight_R[offsets[i] : offsets[i + 1]] for i in rows]
-    return advantage_N, np.concatenate(own_R) if own_R else weight_R[:0]
+    return np.concatenate(own_R) if own_R else weight_R[:0]

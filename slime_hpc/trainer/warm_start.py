@@ -47,14 +47,14 @@ def run(experiment: Experiment, section: WarmStart, policy: Policy, place: Place
     tokenizer = load_tokenizer(Path(experiment.model.path))
     order = list(range(len(items)))
     random.Random(f"{experiment.seed}-warm_start").shuffle(order)
-    optimization = Optimization(policy, section.optimizer, steps=section.steps)
+    optimization = Optimization(policy, section.optimizer, steps=section.steps, max_skipped=experiment.trainer.max_skipped_updates)
     every = max(1, section.steps // _REPORTS)
     start = time.monotonic()
     for step in range(1, section.steps + 1):
         first = (step - 1) * section.samples_per_step
         chosen = [items[order[i % len(order)]] for i in range(first, first + section.samples_per_step)]
         loss = _step(_collate(encode_demonstrations(tokenizer, chosen)), experiment, policy, place)
-        _, rate = optimization.step(step)
+        rate = optimization.step(step, what=f"step {step} of the warm start").rate
         if step % every == 0 or step == section.steps:
             meter = Meter(place, sums=("loss",), maxima=())
             meter.add("loss", loss)

@@ -17,6 +17,11 @@ def test_token_mean_over_all_tokens_of_the_update() -> None:
     np.testing.assert_allclose(weights, [0, 0, 0.25, 0.25, 0, 0.25, 0, 0, 0.25])
 
 
+def test_a_constant_divisor_makes_long_answers_count_more() -> None:
+    weights = token_weights(MASK, OFFSETS, [0, 1, 2, 3], mean="constant", length=4)
+    np.testing.assert_allclose(weights, np.where(MASK, 1 / 12, 0), rtol=1e-6)
+
+
 @pytest.mark.parametrize("mean", ["sample", "token"])
 def test_weights_sum_to_one_or_to_nothing(mean: str) -> None:
     assert token_weights(MASK, OFFSETS, [0, 1, 2, 3], mean=mean).sum() == pytest.approx(1)

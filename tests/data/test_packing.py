@@ -3,7 +3,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from slime_hpc.data.packing import attention_cost, schedule
+from slime_hpc.data.packing import attention_cost, deal, schedule
 from slime_hpc.errors import PlanError
 
 
@@ -68,6 +68,29 @@ def test_no_rank_has_more_work_than_another_by_more_than_one_micro_batch(batch):
         costs = [[float(attention_cost(lengths[list(m)]).sum()) for m in rank] for rank in update.ranks]
         loads = [sum(rank) for rank in costs]
         assert max(loads) - min(loads) <= max(map(max, costs)) * (1 + 1e-9)
+
+
+@given(st.lists(st.floats(0.1, 100), min_size=1, max_size=8), st.integers(1, 6))
+def test_no_rank_is_loaded_more_than_costliest_first_would_load_it(loads, places):
+    """The swaps after dealing only ever lower the largest sum of the two ranks."""
+    bins = [load * (1 + k) for k in range(places) for load in loads]
+    ranks = deal(bins, len(loads))
+    assert sorted(k for rank in ranks for k in rank) == list(range(len(bins)))
+    sums, counts = [0.0] * len(loads), [0] * len(loads)
+    for load in sorted(bins, reverse=True):
+        rank = min((r for r in range(len(loads)) if counts[r] < places), key=lambda r: sums[r])
+        sums[rank] += load
+        counts[rank] += 1
+    assert max(sum(bins[k] for k in rank) for rank in ranks) <= max(sums) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_64_ranks_are_even_to_a_thousandth(seed):
+    lengths = np.clip(np.random.default_rng(seed).lognormal(7.5, 1.0, 4096), 16, 32_768).astype(np.int64)
+    (update,) = schedule(lengths, np.arange(4096) // 8, dp_size=64, tokens_cap=32_768, updates=1)
+    loads = [sum(float(attention_cost(lengths[list(m)]).sum()) for m in rank) for rank in update.ranks]
+    assert max(loads) < np.mean(loads) * 1.001
+    assert sum(map(len, update.ranks)) == -(-int(lengths.sum()) // 32_768 // 64) * 64
 
 
 @given(batches())

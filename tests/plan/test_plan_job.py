@@ -115,7 +115,7 @@ def test_ports_are_a_nodes_so_that_a_large_job_has_enough(make_experiment, make_
             "12 demonstrations a step / 8 data-parallel ranks = 1.5, not a whole number.",
             "warm_start.samples_per_step",
         ),
-        ({"rollout__samples_per_prompt": 1}, "GRPO compares", "rollout.samples_per_prompt"),
+        ({"rollout__samples_per_prompt": 1}, "grpo compares", "rollout.samples_per_prompt"),
         ({"rollout__max_tokens": 512, "rollout__context_length": 512}, "no room for a prompt in a context of 512", "max_tokens"),
         ({"rollout__context_length": 50000}, "exceeds the model's 40960 positions", "rollout.context_length"),
         ({"trainer__tokens_per_gpu": 10**7}, "GiB; it has 80.0.", "trainer.tokens_per_gpu"),

@@ -30,12 +30,17 @@ class Case:
 
 
 TOKEN_MEAN = {"kl_coef": 0.1, "loss_mean": "token", "entropy_coef": 0.01, "clip_low": 0.05, "clip_high": 0.1}
+GSPO = {"loss": "gspo", "clip_low": 0.01, "clip_high": 0.02, "correction": {"kind": "tis"}}
+CISPO = {"loss": "cispo", "clip_high": 0.1, "loss_mean": "constant", "loss_length": 24, "kl_coef": 0.1, "kl_unbiased": True}
+RETURNS = {"advantage": "reinforce_plus_plus", "gamma": 0.9, "kl_coef": 0.1, "kl_in": "reward"}
+REJECTION = {"advantage": "rloo", "whiten": True, "correction": {"reject": "geometric", "reject_low": 0.4, "reject_high": 1.5}}
 CASES = [
     Case("llama", "llama", 1),
     Case("qwen2-tied", "qwen2", 1, tied=True),
     Case("qwen3", "qwen3", 1),
     Case("recompute", "qwen3", 1, trainer={"recompute": True}),
     Case("two-updates-kl-token-mean", "qwen3", 1, trainer={"updates_per_step": 2, "algorithm": TOKEN_MEAN}),
+    Case("gspo-tis", "qwen3", 1, trainer={"updates_per_step": 2, "algorithm": GSPO}),
     Case("tp2", "qwen3", 2, trainer={"tensor_parallel": 2}),
     Case("tp2-qwen2", "qwen2", 2, trainer={"tensor_parallel": 2}),
     Case("tp2-tied-sp", "qwen3", 2, tied=True, trainer={"tensor_parallel": 2, "sequence_parallel": True}),
@@ -44,6 +49,11 @@ CASES = [
     Case("dp2-two-updates", "qwen3", 2, trainer={"updates_per_step": 2}),
     Case("pp2", "qwen3", 2, trainer={"pipeline_parallel": 2}),
     Case("pp2-tied-kl", "qwen2", 2, tied=True, trainer={"pipeline_parallel": 2, "updates_per_step": 2, "algorithm": {"kl_coef": 0.1}}),
+    Case("dp2-returns-kl-in-reward", "qwen3", 2, trainer={"updates_per_step": 2, "algorithm": RETURNS}),
+    Case("dp2-rloo-whiten-rejection", "qwen3", 2, trainer={"updates_per_step": 2, "algorithm": REJECTION}),
+    Case("pp2-cispo-constant", "qwen3", 2, trainer={"pipeline_parallel": 2, "updates_per_step": 2, "algorithm": CISPO}),
+    Case("pp2-dp2-returns", "qwen3", 4, trainer={"pipeline_parallel": 2, "algorithm": RETURNS}),
+    Case("tp2-dp2-gspo", "qwen3", 4, trainer={"tensor_parallel": 2, "updates_per_step": 2, "algorithm": GSPO}),
     Case("tp2-dp2", "qwen3", 4, trainer={"tensor_parallel": 2}),
     Case("tp2-pp2-sp", "qwen3", 4, tied=True, trainer={"tensor_parallel": 2, "pipeline_parallel": 2, "sequence_parallel": True}),
     Case("pp2-dp2", "llama", 4, trainer={"pipeline_parallel": 2}),
@@ -59,8 +69,9 @@ def main() -> None:
 
     results = {case.name: run_case.run(case, folder) for case in CASES if case.world == world}
     results["resharded"] = run_case.reshard(folder)
+    results["not_finite"] = run_case.not_finite(folder)
     if world == 1:
-        results |= {"bf16": run_case.bf16(folder), "logits": run_case.gradient_of_logits()}
+        results |= {"bf16": run_case.bf16(folder), "logits": run_case.gradient_of_logits(), "foreign": run_case.foreign(folder)}
     if rank == 0:
         (folder / f"world-{world}.json").write_text(json.dumps(results))
     dist.barrier()

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from slime_hpc.algo.advantage import grpo
-from slime_hpc.config.schema import Algorithm
+from slime_hpc.algo import numpy_twin, registry
+from slime_hpc.config.schema import Algorithm, Correction
 from slime_hpc.data.sample import Sample
 from tests.trainer.tiny import TEMPERATURE
 
@@ -26,13 +26,12 @@ def train(model: Any, samples: Sequence[Sample], algorithm: Algorithm, updates: 
     """Train in place, one step for each rate; the losses (last update of a step excepted, mean of updates) and largest gradient norms."""
     optimizer = torch.optim.AdamW(_groups(model), lr=1.0, betas=(0.9, 0.95), eps=1e-8)
     reference = [logprobs(model, s)[0].detach() for s in samples]
-    rewards = np.array([s.reward for s in samples], np.float32)
-    advantages = grpo(rewards, np.array([s.group for s in samples], np.int64), normalize_std=algorithm.normalize_std)
     report: dict[str, list[float]] = {"loss": [], "grad_norm": []}
     for rate in rates:
         for group in optimizer.param_groups:
             group["lr"] = rate
         old = [logprobs(model, s)[0].detach() for s in samples]
+        advantages = _advantages(samples, algorithm, old, reference)
         losses, norms = [], []
         for members in np.array_split(np.arange(len(samples)), updates):
             optimizer.zero_grad()
@@ -53,18 +52,55 @@ def _groups(model: Any) -> list[dict[str, Any]]:
     return [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
 
 
+def _advantages(samples: Sequence[Sample], algorithm: Algorithm, old: Any, reference: Any) -> list[torch.Tensor]:
+    """Of each token of each sample; with the KL penalty where it is part of the reward (k3)."""
+    advantage = registry.load(algorithm).advantage
+    rewards, groups = np.array([s.reward for s in samples], np.float32).astype(np.float64), np.array([s.group for s in samples])
+    scores = advantage.score(rewards, groups, normalize_std=algorithm.normalize_std)
+    masks = [s.loss_mask_R.astype(np.float64) for s in samples]
+    values = []
+    for score, mask, before, base in zip(scores, masks, old, reference, strict=True):
+        gap = (base - before).double().numpy()
+        penalty = algorithm.kl_coef * (np.exp(gap) - 1 - gap) * mask if algorithm.kl_in == "reward" else 0.0 * mask
+        if advantage.discounted:
+            penalty[np.flatnonzero(mask)[-1]] -= score
+            values.append(numpy_twin.returns(-penalty, gamma=algorithm.gamma))
+        else:
+            values.append(score - penalty)
+    if algorithm.whiten or advantage.whiten:
+        values = numpy_twin.whiten(values, masks)
+    return [torch.from_numpy(value).float() for value in values]
+
+
 def _loss(model: Any, samples: Any, members: list[int], advantages: Any, old: Any, reference: Any, algorithm: Algorithm) -> torch.Tensor:
     total, weight = torch.zeros(()), 0.0
     for i in members:
         new, entropy = logprobs(model, samples[i])
         mask = torch.from_numpy(samples[i].loss_mask_R.astype(np.float32))
-        ratio = (new - old[i]).exp()
-        clipped = ratio.clamp(1 - algorithm.clip_low, 1 + algorithm.clip_high)
-        token = -torch.min(ratio * float(advantages[i]), clipped * float(advantages[i])) - algorithm.entropy_coef * entropy
-        gap = reference[i] - new
-        token = token + algorithm.kl_coef * (gap.exp() - 1 - gap)
-        if algorithm.loss_mean == "token":
-            total, weight = total + (token * mask).sum(), weight + float(mask.sum())
-        else:
-            total, weight = total + (token * mask).sum() / mask.sum(), weight + 1
+        token = _policy_loss(new, old[i], advantages[i], mask, algorithm) * _weight(samples[i], old[i], mask, algorithm.correction)
+        token = token - algorithm.entropy_coef * entropy
+        if algorithm.kl_in == "loss":
+            gap = reference[i] - new
+            ratio = (new - old[i]).exp() if algorithm.kl_unbiased else 1.0
+            token = token + algorithm.kl_coef * (gap.exp() - 1 - gap) * ratio
+        divisor = {"token": 1.0, "sample": float(mask.sum()), "constant": float(algorithm.loss_length)}[algorithm.loss_mean]
+        total = total + (token * mask).sum() / divisor
+        weight += float(mask.sum()) if algorithm.loss_mean == "token" else 1.0
     return total / weight
+
+
+def _policy_loss(new: Any, old: Any, advantage: Any, mask: Any, algorithm: Algorithm) -> torch.Tensor:
+    low, high = 1 - algorithm.clip_low, 1 + algorithm.clip_high
+    if algorithm.loss == "cispo":
+        return -(new - old).exp().clamp(low, high).detach() * advantage * new
+    log_ratio = new - old if algorithm.loss == "ppo_clip" else ((new - old) * mask).sum() / mask.sum()
+    return -torch.min(log_ratio.exp() * advantage, log_ratio.exp().clamp(low, high) * advantage)
+
+
+def _weight(sample: Sample, old: torch.Tensor, mask: torch.Tensor, correction: Correction) -> torch.Tensor:
+    """TIS, and rejection by the geometric mean."""
+    log_ratio = old - torch.from_numpy(sample.logprobs_R)
+    weight = log_ratio.exp().clamp(max=correction.high) if correction.kind == "tis" else torch.ones_like(log_ratio)
+    mean = float(((log_ratio * mask).sum() / mask.sum()).exp())
+    rejected = correction.reject == "geometric" and not correction.reject_low <= mean <= correction.reject_high
+    return weight * (0.0 if rejected else 1.0)

@@ -9,8 +9,10 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
+from slime_hpc.algo import registry
 from slime_hpc.config.schema import Experiment
 from slime_hpc.data.sample import Sample
+from slime_hpc.errors import RunError
 from slime_hpc.run_folder import RunFolder
 from slime_hpc.trainer import checkpoint, parallel, share, step, weights
 from slime_hpc.trainer.logprob import from_logits
@@ -40,6 +42,16 @@ class Built:
     def load(self, policy: Policy) -> None:
         weights.load(policy.model, self.blueprint.sizes, weights.source_of(self.experiment, self.blueprint))
 
+    def optimization(self) -> Optimization:
+        trainer = self.experiment.trainer
+        return Optimization(self.policy, trainer.optimizer, steps=self.experiment.steps, max_skipped=trainer.max_skipped_updates)
+
+    def train(self, number: int, batch: Path, optimization: Optimization, reference: Policy | None = None) -> dict[str, float]:
+        """One step on a batch."""
+        parts = registry.load(self.experiment.algorithm)
+        own = share.read(batch, self.experiment, parts.advantage, self.policy, self.place)
+        return step.train(number, own, self.experiment, parts, self.policy, optimization, reference, self.place)
+
     def exported(self) -> dict[str, torch.Tensor]:
         """All weights, on rank 0 (elsewhere empty)."""
         return {name: t.clone() for name, t in weights.export(self.policy.model, self.blueprint.sizes) if t is not None}
@@ -67,11 +79,10 @@ def run(case: Any, folder: Path) -> dict[str, Any]:
     if experiment.algorithm.kl_coef:
         reference = built.make(trainable=False)
         built.load(reference)
-    optimization = Optimization(built.policy, experiment.trainer.optimizer, steps=experiment.steps)
+    optimization = built.optimization()
     values = []
     for number in range(1, case.steps + 1):
-        own = share.read(batch, experiment, built.policy, built.place)
-        values.append(step.train(number, own, experiment, built.policy, optimization, reference, built.place))
+        values.append(built.train(number, batch, optimization, reference))
     expected = plain.train(hf, samples, experiment.algorithm, experiment.trainer.updates_per_step, [v["lr"] for v in values])
     trained, state = built.exported(), hf.state_dict()
     result |= {
@@ -121,13 +132,15 @@ def reshard(folder: Path) -> dict[str, Any]:
     for number, layout in enumerate([layouts[world][0], *layouts[world]]):
         experiment = tiny.experiment(model_folder, **layout)
         built = Built(experiment)
-        optimization = Optimization(built.policy, experiment.trainer.optimizer, steps=10)
+        optimization = built.optimization()
         if number == 0:
-            _train(built, optimization, batch, (1, 2))
+            for step_number in (1, 2):
+                built.train(step_number, batch, optimization)
             checkpoint.save(run, 2, built.policy, optimization)
         else:
             checkpoint.load(run, 2, built.policy, optimization)
-        _train(built, optimization, batch, (3, 4))
+        for step_number in (3, 4):
+            built.train(step_number, batch, optimization)
         exported = built.exported()
         whole = whole or exported
         differences.append(max((float((exported[n] - whole[n]).abs().max()) for n in whole), default=0.0))
@@ -135,10 +148,38 @@ def reshard(folder: Path) -> dict[str, Any]:
     return {"same_layout": differences[1], "other_layouts": differences[2:], "steps": checkpoint.complete_steps(run)}
 
 
-def _train(built: Built, optimization: Optimization, batch: Path, steps: tuple[int, ...]) -> None:
-    for number in steps:
-        own = share.read(batch, built.experiment, built.policy, built.place)
-        step.train(number, own, built.experiment, built.policy, optimization, None, built.place)
+def not_finite(folder: Path) -> dict[str, Any]:
+    """One sample's loss is NaN: the update is skipped on all ranks; once more, and all of them stop."""
+    batch = folder / "batch-nan.h5"
+    if dist.get_rank() == 0:
+        tiny.write_batch(batch, broken=3)
+    dist.barrier()
+    built = Built(tiny.experiment(folder / "qwen3-False", max_skipped_updates=1, algorithm={"correction": {"kind": "tis"}}))
+    optimization = built.optimization()
+    before = built.exported()
+    values = built.train(1, batch, optimization)
+    after = built.exported()
+    try:
+        built.train(2, batch, optimization)
+        stopped = ""
+    except RunError as error:
+        stopped = error.what
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, stopped)
+    parallel_state.destroy_model_parallel()
+    return {"values": values, "same": all(torch.equal(after[n], before[n]) for n in before), "stopped": told}
+
+
+def foreign(folder: Path) -> str:
+    """What is said of a checkpoint of another model."""
+    built = Built(tiny.experiment(folder / "qwen2-True"))
+    try:
+        checkpoint.load(RunFolder(folder / "run-1"), 2, built.policy, None)
+    except RunError as error:
+        return str(error)
+    finally:
+        parallel_state.destroy_model_parallel()
+    return ""
 
 
 def bf16(folder: Path) -> dict[str, Any]:
@@ -148,9 +189,8 @@ def bf16(folder: Path) -> dict[str, Any]:
     samples = tiny.write_batch(folder / "scratch-bf16.h5")
     difference = _score(built, tiny.hf_model("qwen3", tied=False), samples)
     before = built.exported()
-    optimization = Optimization(built.policy, experiment.trainer.optimizer, steps=10)
-    own = share.read(folder / "scratch-bf16.h5", experiment, built.policy, built.place)
-    values = step.train(3, own, experiment, built.policy, optimization, None, built.place)
+    optimization = built.optimization()
+    values = built.train(3, folder / "scratch-bf16.h5", optimization)
     moved = max(float((tensor.float() - before[name].float()).abs().max()) for name, tensor in built.exported().items())
     parallel_state.destroy_model_parallel()
     return {"score": difference, "values": values, "moved": moved, "dtype": str(before["lm_head.weight"].dtype)}

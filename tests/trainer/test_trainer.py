@@ -89,6 +89,29 @@ def test_a_checkpoint_loads_at_other_parallel_sizes(results: dict[int, dict[str,
     assert max(results[world]["resharded"]["other_layouts"]) < 5e-6
 
 
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_an_update_that_is_not_finite_is_skipped_and_too_many_stop_all_ranks(results: dict[int, dict[str, Any]], world: int) -> None:
+    figures = results[world]["not_finite"]
+    assert figures["same"]
+    assert figures["values"]["skipped_updates"] == 1
+    assert len(figures["stopped"]) == world
+    assert all("update 1 of 1 of step 2" in what and "batch-nan.h5" in what for what in figures["stopped"])
+
+
+def test_a_checkpoint_of_another_model_is_named_as_such(results: dict[int, dict[str, Any]]) -> None:
+    assert "is of another model" in results[1]["foreign"]
+    assert "tied False instead of True" in results[1]["foreign"]
+    assert "model.path" in results[1]["foreign"]
+
+
+def test_corrections_are_reported(results: dict[int, dict[str, Any]]) -> None:
+    first = results[1]["gspo-tis"]["values"][0]
+    assert 0 < first["correction_bounded"] < 1
+    assert first["mismatch_k3"] > 0
+    assert 0 < results[2]["dp2-rloo-whiten-rejection"]["values"][0]["rejected_fraction"] < 1
+    assert results[2]["dp2-returns-kl-in-reward"]["values"][2]["kl"] > 0
+
+
 def test_bfloat16_trains(results: dict[int, dict[str, Any]]) -> None:
     figures = results[1]["bf16"]
     assert figures["dtype"] == "torch.bfloat16"

@@ -53,8 +53,8 @@ def experiment(folder: Path, **trainer: Any) -> Experiment:
     )
 
 
-def write_batch(path: Path, *, seed: int = 7) -> list[Sample]:
-    """16 samples in 4 groups, of different lengths, one with masked tokens."""
+def write_batch(path: Path, *, seed: int = 7, broken: int | None = None) -> list[Sample]:
+    """16 samples in 4 groups, of different lengths, one with masked tokens; `broken` has no log-probs."""
     random = np.random.default_rng(seed)
     samples = []
     for i in range(16):
@@ -67,7 +67,7 @@ def write_batch(path: Path, *, seed: int = 7) -> list[Sample]:
                 group=i // 4, index=i % 4,
                 prompt_tokens_P=random.integers(0, VOCAB, prompt).astype(np.int32),
                 response_tokens_R=random.integers(0, VOCAB, response).astype(np.int32),
-                logprobs_R=random.normal(-5, 1, response).astype(np.float32),
+                logprobs_R=random.normal(-5, 1, response).astype(np.float32) * (np.nan if i == broken else 1),
                 loss_mask_R=mask, reward=float(random.random()), reward_failed=False, finish=Finish.STOP,
                 weight_version=0, weight_version_last=0, text="",
             )
