@@ -22,6 +22,7 @@ from slime_hpc.launch.stop import die_with_parent
 from slime_hpc.plan.job import RolePlan
 from slime_hpc.render.srun import srun_command
 from slime_hpc.run_folder import RunFolder
+from slime_hpc.topology.hostlist import compress
 from slime_hpc.topology.schema import Topology
 
 # Until the payload sets its own handlers, submitit's would requeue the whole job on SIGUSR2: give it a signal that never comes.
@@ -139,7 +140,8 @@ class SrunLauncher(StepLauncher):
         """One srun process; slurmstepd ends the tasks when it dies."""
         folder = self._run.role(payload.attempt, role.name)
         command = srun_command(
-            role, self._experiment, self._topology, hostnames=self._hostnames, folder=folder, run=self._run.path,
+            role, self._experiment, self._topology, nodelist=compress([self._hostnames[index] for index in role.nodes]),
+            folder=folder, run=self._run.path,
             command=write_payload(folder, self._job_id, payload),
         )  # fmt: skip
         # srun reads these as options of its own; the step's shape is on its command line.

@@ -11,6 +11,7 @@ from slime_hpc.plan.job import JobPlan, MemoryEstimate
 from slime_hpc.plan.memory import estimate
 from slime_hpc.plan.model_config import ModelConfig, read_model_config
 from slime_hpc.plan.partition import partition, trainer_ranks_per_node
+from slime_hpc.plan.site_rules import check_site
 from slime_hpc.topology.schema import Topology
 
 
@@ -23,7 +24,8 @@ def plan_job(experiment: Experiment, topology: Topology) -> JobPlan:
     data_parallel = ranks // (experiment.trainer.tensor_parallel * experiment.trainer.pipeline_parallel)
     _check_batch(experiment, data_parallel)
     _check_lengths(experiment, model)
-    _check_slurm(experiment, topology)
+    num_nodes = 1 + max(role.nodes[-1] for role in roles)
+    check_site(experiment, topology, num_nodes)
     memory = estimate(experiment, topology, model, roles)
     for part in memory:
         _check_memory(part)
@@ -31,7 +33,7 @@ def plan_job(experiment: Experiment, topology: Topology) -> JobPlan:
         name=experiment.name,
         scheduler=topology.scheduler.kind,
         accelerator=topology.accelerator,
-        num_nodes=1 + max(node for role in roles for node in role.nodes),
+        num_nodes=num_nodes,
         roles=roles,
         memory=memory,
         data_parallel=data_parallel,
@@ -134,14 +136,6 @@ def _check_lengths(experiment: Experiment, model: ModelConfig) -> None:
             where="rollout.context_length",
             fix=f"at most {model.max_positions}",
         )
-
-
-def _check_slurm(experiment: Experiment, topology: Topology) -> None:
-    if topology.scheduler.account_required and not experiment.slurm.account:
-        raise PlanError(f"{topology.name} charges an account; none is given.", where="slurm.account", fix="--set slurm.account=NAME")
-    runtime = experiment.container.runtime or topology.container.runtime
-    if runtime != "none" and not experiment.container.image:
-        raise PlanError(f"Container runtime {runtime!r} needs an image.", where="container.image", fix="--set container.image=PATH")
 
 
 def _check_memory(part: MemoryEstimate) -> None:

@@ -5,21 +5,42 @@ The script's length does not depend on the number of nodes.
 
 from __future__ import annotations
 
+import functools
 import shlex
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from slime_hpc import assets
 from slime_hpc.config.schema import Experiment
 from slime_hpc.plan.job import JobPlan, RolePlan
 from slime_hpc.render import quote
-from slime_hpc.render.srun import srun_command
+from slime_hpc.render.caches import CACHES, cache_folder
+from slime_hpc.render.srun import gpu_request, srun_command
 from slime_hpc.run_folder import RunFolder
+from slime_hpc.topology.consistency import name_of
+from slime_hpc.topology.hostlist import compress
 from slime_hpc.topology.schema import Topology
 
 
 def render_sbatch(plan: JobPlan, experiment: Experiment, topology: Topology, *, run: RunFolder, python: str) -> str:
     """The script. Raises PlanError for a value that no script can hold."""
+    return _template().render(
+        run_id=run.path.name,
+        summary=f"{experiment.name}, {plan.num_nodes} nodes of {topology.name}",
+        script=run.script,
+        directives=directives(plan, experiment, topology, run),
+        modules=topology.modules,
+        environment=topology.environment,
+        caches=CACHES if topology.scheduler.kind == "slurm" else {},
+        cache_folder=cache_folder(topology),
+        steps=[_step_line(role, experiment, topology, run) for role in plan.roles],
+        python=python,
+        run=run.path,
+    )
+
+
+@functools.cache
+def _template() -> Template:
     environment = Environment(
         loader=FileSystemLoader(assets.folder("sbatch")),
         undefined=StrictUndefined,
@@ -28,34 +49,25 @@ def render_sbatch(plan: JobPlan, experiment: Experiment, topology: Topology, *, 
         keep_trailing_newline=True,
     )
     environment.filters.update(sh=quote.sh, comment=quote.comment, identifier=quote.identifier, directive=quote.directive)
-    return environment.get_template("job.sbatch.j2").render(
-        run_id=run.path.name,
-        summary=f"{experiment.name}, {plan.num_nodes} nodes of {topology.name}",
-        script=run.script,
-        directives=directives(plan, experiment, topology, run),
-        modules=topology.modules,
-        environment=topology.environment,
-        steps=[_step_line(role, plan, experiment, topology, run) for role in plan.roles],
-        python=python,
-        run=run.path,
-    )
+    return environment.get_template("job.sbatch.j2")
 
 
 def directives(plan: JobPlan, experiment: Experiment, topology: Topology, run: RunFolder) -> list[str]:
-    """The options of sbatch, in the order of sbatch(1)'s importance to a reader."""
+    """The options of sbatch, what matters most to a reader first; without those that the site forbids."""
     slurm, scheduler = experiment.slurm, topology.scheduler
     gpus = max(role.gpu_first + role.gpus_per_node for role in plan.roles)
-    partition = slurm.partition or scheduler.partition
-    return [
+    partition, qos = slurm.partition or scheduler.partition, slurm.qos or scheduler.qos
+    options = [
         f"--job-name={experiment.name}",
         *([f"--account={slurm.account}"] if slurm.account else []),
         *([f"--partition={partition}"] if partition else []),
-        *([f"--qos={slurm.qos}"] if slurm.qos else []),
+        *([f"--qos={qos}"] if qos else []),
         f"--nodes={plan.num_nodes}",
         "--ntasks-per-node=1",
         f"--cpus-per-task={topology.node.cpus}",
-        *([f"--mem={topology.node.memory_gib}G"] if scheduler.emit_memory else []),
-        *({"gres": [f"--gres=gpu:{gpus}"], "gpus-per-node": [f"--gpus-per-node={gpus}"], "none": []}[scheduler.gpu_directive]),
+        f"--mem={topology.node.memory_gib}G",
+        *gpu_request(gpus, topology),
+        *([f"--segment={min(scheduler.segment, plan.num_nodes)}"] if scheduler.segment else []),
         f"--time={slurm.time or scheduler.default_time}",
         f"--signal=B:USR2@{scheduler.grace_s}",
         "--open-mode=append",
@@ -65,20 +77,28 @@ def directives(plan: JobPlan, experiment: Experiment, topology: Topology, run: R
         *scheduler.directives,
         *slurm.extra,
     ]
+    return [option for option in options if scheduler.allows(name_of(option))]
 
 
-def _step_line(role: RolePlan, plan: JobPlan, experiment: Experiment, topology: Topology, run: RunFolder) -> str:
+def _step_line(role: RolePlan, experiment: Experiment, topology: Topology, run: RunFolder) -> str:
     """What the supervisor will run, with the nodes by number since their names are not known yet."""
-    names = [f"node{index}" for index in range(plan.num_nodes)]
     folder = run.attempts / "N" / role.name
     return shlex.join(
         srun_command(
             role,
             experiment,
             topology,
-            hostnames=names,
+            nodelist=_numbered(role.nodes),
             folder=folder,
             run=run.path,
             command=["python", "-m", "submitit.core._submit", str(folder)],
         )
     )
+
+
+def _numbered(nodes: tuple[int, ...]) -> str:
+    """Nodes that follow one another, as all plans have them, are written without a name for each: there may be thousands."""
+    first, last = nodes[0], nodes[-1]
+    if len(nodes) > 1 and nodes == tuple(range(first, last + 1)):
+        return f"node[{first}-{last}]"
+    return compress([f"node{index}" for index in nodes])

@@ -13,25 +13,23 @@ from slime_hpc.config.schema import Experiment
 from slime_hpc.plan.job import RolePlan
 from slime_hpc.render.container import container_flags
 from slime_hpc.render.quote import file_pattern
-from slime_hpc.topology.hostlist import compress
 from slime_hpc.topology.schema import Topology
 
 
 def srun_command(
-    role: RolePlan, experiment: Experiment, topology: Topology, *, hostnames: Sequence[str], folder: Path, run: Path, command: Sequence[str]
+    role: RolePlan, experiment: Experiment, topology: Topology, *, nodelist: str, folder: Path, run: Path, command: Sequence[str]
 ) -> list[str]:
-    """`hostnames`: nodes of the allocation, in order; `folder`: submitit's folder of the role; `command`: what each task runs."""
+    """`nodelist`: host list of the role's nodes; `folder`: submitit's folder of the role; `command`: what each task runs."""
     options, prefix = container_flags(experiment, topology, run)
-    nodes = [hostnames[index] for index in role.nodes]
     return [
         "srun",
         f"--job-name={role.name}",
-        f"--nodes={len(nodes)}",
-        f"--nodelist={compress(nodes)}",
+        f"--nodes={len(role.nodes)}",
+        f"--nodelist={nodelist}",
         f"--ntasks={role.num_tasks}",
         f"--ntasks-per-node={role.tasks_per_node}",
         f"--cpus-per-task={role.cpus_per_task}",
-        *([f"--mem={role.memory_gib}G"] if topology.scheduler.emit_memory else []),
+        *([f"--mem={role.memory_gib}G"] if topology.scheduler.allows("--mem") else []),
         *_gpu_options(role, topology),
         "--overlap",
         "--export=ALL",
@@ -47,11 +45,15 @@ def srun_command(
     ]
 
 
+def gpu_request(count: int, topology: Topology) -> list[str]:
+    """How `count` GPUs of each node are asked for at this site; [] where they come with the node."""
+    scheduler = topology.scheduler
+    typed = f"{scheduler.gpu_type}:{count}" if scheduler.gpu_type else f"{count}"
+    return {"gres": [f"--gres=gpu:{typed}"], "gpus-per-node": [f"--gpus-per-node={typed}"], "none": []}[scheduler.gpu_directive]
+
+
 def _gpu_options(role: RolePlan, topology: Topology) -> list[str]:
     if topology.scheduler.gpu_directive == "none":
         return []
-    if role.gpus_per_node == 0:
-        return ["--gres=none"]
     # Each step sees the node's GPUs up to its own last one; the role itself picks from gpu_first on.
-    count = role.gpu_first + role.gpus_per_node
-    return [f"--gres=gpu:{count}"] if topology.scheduler.gpu_directive == "gres" else [f"--gpus-per-node={count}"]
+    return gpu_request(role.gpu_first + role.gpus_per_node, topology) if role.gpus_per_node else ["--gres=none"]

@@ -13,6 +13,7 @@ from slime_hpc.topology.schema import Topology
 
 README = (assets.folder("topologies") / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+TABLES = {"scheduler", "scheduler.limits", "node", "network", "container"}
 SMALLEST = {
     "name": "x",
     "accelerator": "cuda",
@@ -84,16 +85,15 @@ def test_did_you_mean():
 
 def test_the_smallest_file():
     topology = load()
-    assert (topology.network.port_first, topology.container.runtime, topology.scheduler.emit_memory) == (21000, "none", True)
+    assert (topology.network.port_first, topology.container.runtime, topology.scheduler.forbidden) == (21000, "none", [])
 
 
 def test_the_readme_lists_every_key():
-    tables = {"scheduler", "node", "network", "container"}
     listed = re.findall(r"^\| `([a-z_.]+)` \| (?:`(.*?)`|unset)? ?\|", README, flags=re.MULTILINE)
-    assert sorted(key for key, _ in listed) == sorted(key for key in all_keys(Topology) if key not in tables)
+    assert sorted(key for key, _ in listed) == sorted(key for key in all_keys(Topology) if key not in TABLES)
 
 
-@pytest.mark.parametrize("key", [key for key in all_keys(Topology) if key not in ("scheduler", "node", "network", "container")])
+@pytest.mark.parametrize("key", [key for key in all_keys(Topology) if key not in TABLES])
 def test_the_readme_shows_the_default(key):
     model, field = Topology, None
     for part in key.split("."):
