@@ -29,7 +29,8 @@ COMMANDS = {
     "resume": Lazy("slime_hpc.cli.resume:resume", "Start a new job that goes on from a run's newest checkpoint."),
     "explain": Lazy("slime_hpc.cli.explain:explain", "Say what a key of the experiment file means."),
     "recipes": Lazy("slime_hpc.cli.recipes:recipes", "The experiments that come with slime-hpc."),
-    "topologies": Lazy("slime_hpc.cli.topologies:topologies", "The cluster descriptions that come with slime-hpc."),
+    "topologies": Lazy("slime_hpc.cli.topologies:topologies", "The cluster descriptions that come with slime-hpc, and your own."),
+    "doctor": Lazy("slime_hpc.cli.doctor:doctor", "Look at what a run needs of Slurm and of this login node."),
 }
 
 

@@ -1,4 +1,4 @@
-"""`slime-hpc topologies`: the cluster descriptions that come with the package."""
+"""`slime-hpc topologies`: the cluster descriptions that come with the package, and those of one's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slime_hpc.topology.load import load_topology
 
 @click.group()
 def topologies() -> None:
-    """The cluster descriptions that come with slime-hpc."""
+    """The cluster descriptions that come with slime-hpc, and your own."""
 
 
 @topologies.command("list")
@@ -33,3 +33,38 @@ def list_topologies(as_json: bool) -> None:
 def show_topology(name: str) -> None:
     """Print the file of NAME, to copy and change."""
     click.echo(assets.find("topologies", name, where="NAME").read_text(encoding="utf-8"), nl=False)
+
+
+@topologies.command("check")
+@click.argument("name", metavar="NAME|FILE")
+@json_option
+def check_topology(name: str, as_json: bool) -> None:
+    """Check a file: what is wrong or contradicts itself ends this with exit code 2; what it leaves open is listed. Asks no machine.
+
+    `slime-hpc doctor` compares a topology with the cluster itself.
+    """
+    from slime_hpc.topology.advice import advise
+
+    topology = load_topology(name)
+    advice = list(advise(topology))
+    if as_json:
+        click.echo(json.dumps({"name": topology.name, "advice": [entry._asdict() for entry in advice]}))
+        return
+    for entry in advice:
+        click.echo(f"{entry.key} {entry.what}\n  fix:   {entry.fix}")
+    click.echo(f"{topology.name} is sound{'' if not advice else f', with {len(advice)} to look at'}")
+
+
+@topologies.command("detect")
+@click.option("--partition", help="The partition to describe; default: one with GPUs.")
+def detect_topology(partition: str | None) -> None:
+    """Print a draft for the cluster of this login node, from what Slurm and this machine say. Writes nothing.
+
+    Run within a job on a compute node, it also knows the memory of a GPU and the fabric's interface.
+    """
+    from slime_hpc.site.ask import ask
+    from slime_hpc.site.draft import draft
+    from slime_hpc.site.machine_facts import machine_facts
+    from slime_hpc.site.slurm_facts import slurm_facts
+
+    click.echo(draft(slurm_facts(ask), machine_facts(ask), partition=partition), nl=False)

@@ -67,7 +67,9 @@ def _check_limits(experiment: Experiment, topology: Topology, num_nodes: int) ->
         where = f"topology: scheduler.limits.{index}"
         if limit.max_time is not None and seconds(time) > seconds(limit.max_time):
             raise PlanError(
-                f"A time limit of {time}; {_name(limit)} allows {limit.max_time}.", where=f"slurm.time; {where}.max_time", fix=f"at most {limit.max_time}"
+                f"A time limit of {time}; {_name(limit)} allows {limit.max_time}.",
+                where=f"slurm.time; {where}.max_time",
+                fix=f"at most {limit.max_time}",
             )
         if num_nodes < limit.min_nodes:
             raise PlanError(

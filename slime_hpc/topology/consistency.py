@@ -34,8 +34,8 @@ OWN_DIRECTIVES = {
 """Options of sbatch that the script holds anyway, and where each comes from."""
 
 OWN_STEP_OPTIONS = frozenset(
-    ("--job-name", "--nodes", "--nodelist", "--ntasks", "--ntasks-per-node", "--cpus-per-task", "--mem", "--gres", "--gpus-per-node")
-    + ("--overlap", "--export", "--unbuffered", "--kill-on-bad-exit", "--output", "--error", "--container-image", "--container-mounts")
+    """--job-name --nodes --nodelist --ntasks --ntasks-per-node --cpus-per-task --mem --gres --gpus-per-node --overlap --export
+    --unbuffered --kill-on-bad-exit --output --error --container-image --container-mounts --container-env""".split()
 )
 NEEDED = frozenset({"--nodes", "--time", "--signal", "--chdir", "--output"})
 """Without these no job can be started, stopped in time, or found again."""

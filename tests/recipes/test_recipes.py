@@ -11,8 +11,14 @@ from slime_hpc.plan.plan_job import check_prompt_files, plan_job
 from slime_hpc.topology.load import load_topology
 
 RECIPES = assets.available("recipes")
-# What a site asks of everyone, beside the recipe.
-SITE = ["slurm.account=project", "container.image=/images/slime-hpc.sif"]
+
+
+def site(cluster):
+    """What a site asks of everyone, beside the recipe."""
+    folder = f"{cluster.shared[0]}/runs" if cluster.shared else "/runs"
+    return [f"slurm.account=project{cluster.scheduler.account_suffix}", "container.image=/images/slime-hpc.sif", f"runs={folder}"]
+
+
 # config.json of SmolLM2-135M-Instruct, as far as a plan reads it; the weights are fetched by `recipes prepare`.
 SMOLLM2 = {
     "architectures": ["LlamaForCausalLM"], "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
@@ -63,7 +69,7 @@ def test_every_recipe_plans_on_every_topology(load, recipe, topology):
     cluster = load_topology(topology)
     shared = ["trainer.gpus_per_node=1", "rollout.colocate=true", "sync.transport=ipc"]
     apart = ["rollout.colocate=false", "sync.transport=distributed", "trainer.tokens_per_gpu=2048"]
-    plan = plan_job(load(recipe, *SITE, *(shared if topology == "one-gpu" else apart)), cluster)
+    plan = plan_job(load(recipe, *site(cluster), *(shared if topology == "one-gpu" else apart)), cluster)
     assert plan.num_nodes == min(2, cluster.nodes)
     assert {role.kind for role in plan.roles} == {"controller", "router", "engines", "trainer"}
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A real Slurm cluster of virtual nodes on this one machine, for the tests.
 #
-#   cluster.sh install          Slurm's packages from Debian (needs root; their services do not start)
+#   cluster.sh install          Slurm's packages and shellcheck from Debian (needs root; their services do not start)
 #   cluster.sh up | down        start (again: does nothing) | stop and remove
 #   cluster.sh env              what a shell must export to be a client: eval "$(cluster.sh env)"
 #   cluster.sh kill-node n2     power failure: everything on the node dies at once
@@ -40,23 +40,23 @@ names() { seq -f 'n%g' "$NODES"; }
 address() { echo "10.99.$(index).$((10 + ${1#n}))"; }
 namespace() { echo "slime-hpc-$(index)-$1"; }
 
-missing_packages() {
+missing_packages() { # [MORE...]
   local package
-  for package in "${PACKAGES[@]}"; do dpkg -s "$package" >/dev/null 2>&1 || echo "$package"; done
+  for package in "${PACKAGES[@]}" "$@"; do dpkg -s "$package" >/dev/null 2>&1 || echo "$package"; done
 }
 
-require_packages() {
-  local missing; missing=$(missing_packages | xargs)
+require_packages() { # [MORE...]
+  local missing; missing=$(missing_packages "$@" | xargs)
   [ -z "$missing" ] && return 0
-  say "the tests start a Slurm cluster, and these Debian packages are missing: $missing"
+  say "the tests start a Slurm cluster and check scripts, and these Debian packages are missing: $missing"
   say "as root: apt-get install --no-install-recommends $missing"
   return 1
 }
 
 install_packages() {
-  local missing; mapfile -t missing < <(missing_packages)
+  local missing; mapfile -t missing < <(missing_packages shellcheck)
   [ ${#missing[@]} = 0 ] && return 0
-  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then require_packages; fi
+  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then require_packages shellcheck; fi
   # The packages' own services are of no use here: keep them from starting.
   local policy=/usr/sbin/policy-rc.d made=
   [ -e $policy ] || { made=$policy; printf '#!/bin/sh\nexit 101\n' > $policy; chmod +x $policy; }
