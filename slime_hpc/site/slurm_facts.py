@@ -48,11 +48,17 @@ class SlurmFacts:
 def slurm_facts(ask: Ask) -> SlurmFacts:
     """Four questions."""
     return SlurmFacts(
-        version=(ask("sinfo", "--version") or "").removeprefix("slurm").strip(),
+        version=parse_version(ask("sinfo", "--version") or ""),
         config=parse_config(ask("scontrol", "show", "config") or ""),
         groups=parse_groups(ask(*_SINFO) or ""),
         steps_take_images="--container-image" in (ask("srun", "--help") or ""),
     )
+
+
+def parse_version(text: str) -> str:
+    """Of "slurm 24.11.3", or a distribution's "slurm-wlm 22.05.8"; else the text itself."""
+    numbers = re.search(r"\d+\.\d+\S*", text)
+    return numbers[0] if numbers else text.strip()
 
 
 def parse_config(text: str) -> dict[str, str]:

@@ -34,9 +34,29 @@ OWN_DIRECTIVES = {
 """Options of sbatch that the script holds anyway, and where each comes from."""
 
 OWN_STEP_OPTIONS = frozenset(
-    """--job-name --nodes --nodelist --ntasks --ntasks-per-node --cpus-per-task --mem --gres --gpus-per-node --overlap --export
-    --unbuffered --kill-on-bad-exit --output --error --container-image --container-mounts --container-env""".split()
+    {
+        "--job-name",
+        "--nodes",
+        "--nodelist",
+        "--ntasks",
+        "--ntasks-per-node",
+        "--cpus-per-task",
+        "--mem",
+        "--gres",
+        "--gpus-per-node",
+        "--overlap",
+        "--export",
+        "--unbuffered",
+        "--kill-on-bad-exit",
+        "--output",
+        "--error",
+        "--container-image",
+        "--container-mounts",
+        "--container-env",
+    }
 )
+"""Options of srun that a step holds anyway."""
+
 NEEDED = frozenset({"--nodes", "--time", "--signal", "--chdir", "--output"})
 """Without these no job can be started, stopped in time, or found again."""
 
