@@ -56,7 +56,7 @@ def test_on_a_cpu_cluster_the_trainer_takes_as_few_ranks_as_its_parallel_sizes_n
 def test_a_plan_fits_whatever_is_asked_or_says_why_not(make_experiment, make_topology, data):
     size = st.sampled_from([1, 2, 4, 8])
     topology = make_topology(
-        nodes=data.draw(st.integers(1, 6)), node__gpus=data.draw(size), node__cpus=data.draw(st.integers(1, 64)),
+        nodes=data.draw(st.integers(1, 6)), node__gpus=data.draw(size), node__cpus=data.draw(st.integers(8, 64)),
         network__port_first=data.draw(st.sampled_from([21000, 64500])), accelerator=data.draw(st.sampled_from(["cpu", "cuda"])),
     )  # fmt: skip
     groups = st.fixed_dictionaries({"engines": st.integers(1, 9), "gpus_per_engine": size}, optional={"nodes": st.integers(0, 3)})
