@@ -133,7 +133,7 @@ def test_packages_that_are_missing(monkeypatch):
 
 @pytest.mark.slurm
 def test_the_real_cluster(cluster, tmp_path):
-    """Its KillWait of 5 s and its files on this machine's own disk are what there is to warn of."""
+    """Its short KillWait and its files on this machine's own disk are what there is to warn of."""
     result = CliRunner().invoke(main, ["doctor", "--topology", "test-cluster", "--runs", str(tmp_path), "--json"])
     assert result.exit_code == 0, result.output
     found = verdicts(type("Line", (), line) for line in json.loads(result.stdout))
