@@ -70,6 +70,6 @@ def test_weights_and_rewards_are_those_of_a_run_without_interruption(resumed: Ru
     assert resumed.rewards == data_parallel_demo.rewards
     ours, theirs = final_weights(resumed), final_weights(data_parallel_demo)
     assert ours.keys() == theirs.keys()
-    assert len(ours) > 10
+    assert len(ours) >= 10
     for name, weight in ours.items():
         np.testing.assert_array_equal(weight, theirs[name], err_msg=name)
