@@ -21,10 +21,10 @@ from slime_hpc.control.context import RoleContext
 from slime_hpc.control.endpoint import Endpoint
 from slime_hpc.errors import EngineError, SlimeError, WeightPushError
 from slime_hpc.sync import source
-from slime_hpc.sync.buckets import NamedTensor, TensorSpec, flatten, held, stream
+from slime_hpc.sync.buckets import NamedTensor, TensorSpec, flatten
 from slime_hpc.sync.engine_api import EngineApi, Engines, answers, aside
 from slime_hpc.sync.group import WeightGroup
-from slime_hpc.sync.session import Clock, attempt, begin_push, end_push
+from slime_hpc.sync.session import attempt, push_buckets
 from slime_hpc.sync.transport import PushReport
 
 _MIB = 2**20
@@ -81,21 +81,14 @@ class DistributedTransport:
 
     def push(self, version: int, tensors: Iterable[tuple[str, torch.Tensor | None]]) -> PushReport:
         """Send all tensors as `version`; see `WeightTransport.push`."""
-        clock = Clock()
-        failure = None
-        num_bytes = num_buckets = 0
-        deadline = clock.start + self._sync.timeout_s
-        if source.is_source():
-            failure = attempt(lambda: begin_push(self._connected(), version, deadline))
-        for bucket in stream(held(clock.waiting(tensors)), self._sync.bucket_mib * _MIB):
-            if failure is None:
-                num_bytes += sum(tensor.nbytes for _, tensor in bucket)
-                num_buckets += 1
-                failure = attempt(lambda bucket=bucket: self._send(bucket, deadline))  # type: ignore[misc]
-        if source.is_source() and failure is None:
-            failure = attempt(lambda: end_push(self._connected(), version, deadline))
-        source.agree(failure)
-        return clock.report(version=version, num_bytes=num_bytes, num_buckets=num_buckets)
+        return push_buckets(
+            self._connected,
+            version,
+            tensors,
+            bucket_bytes=self._sync.bucket_mib * _MIB,
+            timeout_s=self._sync.timeout_s,
+            send=self._send,
+        )
 
     def _connected(self) -> Engines:
         if self._engines is None or self._group is None:

@@ -16,9 +16,9 @@ from slime_hpc.control.context import RoleContext
 from slime_hpc.control.endpoint import Endpoint
 from slime_hpc.errors import WeightPushError
 from slime_hpc.sync import source
-from slime_hpc.sync.buckets import NamedTensor, held, stream
+from slime_hpc.sync.buckets import NamedTensor
 from slime_hpc.sync.engine_api import Engines
-from slime_hpc.sync.session import Clock, attempt, begin_push, end_push
+from slime_hpc.sync.session import attempt, push_buckets
 from slime_hpc.sync.transport import PushReport
 
 _MIB = 2**20
@@ -55,19 +55,14 @@ class IpcTransport:
 
     def push(self, version: int, tensors: Iterable[tuple[str, torch.Tensor | None]]) -> PushReport:
         """Send all tensors as `version`; see `WeightTransport.push`."""
-        clock = Clock()
-        deadline = clock.start + self._sync.timeout_s
-        failure = attempt(lambda: begin_push(self._connected(), version, deadline)) if source.is_source() else None
-        num_bytes = num_buckets = 0
-        for bucket in stream(held(clock.waiting(tensors)), self._sync.bucket_mib * _MIB):
-            if failure is None:
-                num_bytes += sum(tensor.nbytes for _, tensor in bucket)
-                num_buckets += 1
-                failure = attempt(lambda bucket=bucket: self._send(bucket, deadline))  # type: ignore[misc]
-        if source.is_source() and failure is None:
-            failure = attempt(lambda: end_push(self._connected(), version, deadline))
-        source.agree(failure)
-        return clock.report(version=version, num_bytes=num_bytes, num_buckets=num_buckets)
+        return push_buckets(
+            self._connected,
+            version,
+            tensors,
+            bucket_bytes=self._sync.bucket_mib * _MIB,
+            timeout_s=self._sync.timeout_s,
+            send=self._send,
+        )
 
     def _connected(self) -> Engines:
         if self._engines is None:

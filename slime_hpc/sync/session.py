@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from slime_hpc.errors import SlimeError, WeightPushError
+from slime_hpc.sync import source
+from slime_hpc.sync.buckets import NamedTensor, held, stream
 from slime_hpc.sync.engine_api import EngineApi, Engines
 from slime_hpc.sync.transport import PushReport
+
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 
@@ -83,6 +88,34 @@ def end_push(engines: Engines, version: int, deadline: float, *, session: bool =
         engine.resume(timeout_s=_left(deadline))
 
     engines.all(end)
+
+
+def push_buckets(
+    engines: Callable[[], Engines],
+    version: int,
+    tensors: Iterable[tuple[str, torch.Tensor | None]],
+    *,
+    bucket_bytes: int,
+    timeout_s: float,
+    send: Callable[[list[NamedTensor], float], None],
+) -> PushReport:
+    """A whole push, `WeightTransport.push`, of a transport that has `send(bucket, deadline)`: rank 0 sends, all ranks hear what came of it.
+
+    After a failure the tensors are still run through, since the other ranks gather them too, and nothing more is sent.
+    """
+    clock = Clock()
+    deadline = clock.start + timeout_s
+    failure = attempt(lambda: begin_push(engines(), version, deadline)) if source.is_source() else None
+    num_bytes = num_buckets = 0
+    for bucket in stream(held(clock.waiting(tensors)), bucket_bytes):
+        if failure is None:
+            num_bytes += sum(tensor.nbytes for _, tensor in bucket)
+            num_buckets += 1
+            failure = attempt(lambda bucket=bucket: send(bucket, deadline))  # type: ignore[misc]
+    if source.is_source() and failure is None:
+        failure = attempt(lambda: end_push(engines(), version, deadline))
+    source.agree(failure)
+    return clock.report(version=version, num_bytes=num_bytes, num_buckets=num_buckets)
 
 
 def _left(deadline: float) -> float:
