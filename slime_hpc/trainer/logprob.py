@@ -12,6 +12,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+from slime_hpc.trainer import fused_logprob
+
 _CHUNK_ELEMENTS = 2**27
 """Logits that may exist at once (fp32: 512 MiB)."""
 
@@ -68,6 +70,9 @@ def from_hidden(
 
     The gradient of hidden_RH is this rank's part: it must come through `copy_to_tensor_model_parallel_region`.
     """
+
+    if hidden_RH.is_cuda:
+        return fused_logprob.from_hidden(hidden_RH, weight_VH, target_R, temperature=temperature, group=group)
 
     def part(hidden: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return from_logits(F.linear(hidden, weight_VH).float() / temperature, target, group)
