@@ -1,7 +1,7 @@
 """Log-prob and entropy from hidden states without logits that outlive a chunk of rows: the form for GPUs.
 
 Forward: one product a chunk, then two reads of its logits. Backward: the product again, one pass that turns logits into their gradient,
-and the two products of the gradients. The passes are compiled where there is a GPU; on a CPU they are plain torch, which is how they are tested.
+and the two products of the gradients. The passes are compiled where there is a GPU; on a CPU, where tests run them, they are plain torch.
 """
 
 from __future__ import annotations
