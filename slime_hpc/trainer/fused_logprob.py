@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 _FORWARD_BYTES = 96 * 2**20
 """Logits that exist at once in the forward pass."""
-_BACKWARD_BYTES = 448 * 2**20
-"""Logits in the backward pass, beside which there is a gradient of the same size."""
+_BACKWARD_BYTES = 320 * 2**20
+"""Logits in the backward pass, beside which there are the next ones and a gradient, each of the same size."""
 
 
 def _statistics(logits_RV: torch.Tensor, target_R: torch.Tensor, scale: float) -> tuple[torch.Tensor, ...]:
