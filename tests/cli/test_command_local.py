@@ -103,9 +103,16 @@ def test_following_the_logs_ends_with_the_job(slime, make_run):
     assert lines.count("engines-0: toy engines 0") <= 1
 
 
+def _heed_interrupts():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def interrupt(words, shown):
     """Ctrl-C on a command of its own process once `shown` is on stderr; its exit status, and the rest of stderr."""
-    command = subprocess.Popen([sys.executable, "-m", "slime_hpc.cli.main", *words], stderr=subprocess.PIPE, text=True)
+    # Where the tests run in the background of a script, Ctrl-C is ignored, and a child would ignore it too.
+    command = subprocess.Popen(
+        [sys.executable, "-m", "slime_hpc.cli.main", *words], stderr=subprocess.PIPE, text=True, preexec_fn=_heed_interrupts
+    )
     assert command.stderr is not None
     assert shown in command.stderr.readline()
     time.sleep(1)
