@@ -26,6 +26,16 @@ class Parts:
 
 def load(algorithm: Algorithm) -> Parts:
     """Raises ConfigError for a name that cannot be imported, or is not what its key asks for."""
+    return Parts(
+        advantage=load_advantage(algorithm),
+        loss=_load(algorithms.LOSSES, algorithm.loss, "algorithm.loss"),
+        kl=_load(algorithms.KL_ESTIMATORS, algorithm.kl_estimator, "algorithm.kl_estimator"),
+        weigh=_load(algorithms.CORRECTIONS, algorithm.correction.kind, "algorithm.correction.kind"),
+    )
+
+
+def load_advantage(algorithm: Algorithm) -> Advantage:
+    """The advantage alone. Raises ConfigError."""
     advantage = _load(algorithms.ADVANTAGES, algorithm.advantage, "algorithm.advantage")
     if not isinstance(advantage, Advantage):
         raise ConfigError(
@@ -33,12 +43,7 @@ def load(algorithm: Algorithm) -> Parts:
             where="algorithm.advantage",
             fix="make it a slime_hpc.algo.advantage.Advantage, e.g. Advantage(score)",
         )
-    return Parts(
-        advantage=advantage,
-        loss=_load(algorithms.LOSSES, algorithm.loss, "algorithm.loss"),
-        kl=_load(algorithms.KL_ESTIMATORS, algorithm.kl_estimator, "algorithm.kl_estimator"),
-        weigh=_load(algorithms.CORRECTIONS, algorithm.correction.kind, "algorithm.correction.kind"),
-    )
+    return advantage
 
 
 def _load(registry: dict[str, str], name: str, where: str) -> Any:

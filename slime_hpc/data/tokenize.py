@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from slime_hpc.errors import DataError
 
 Tokenizer = Any
 """A transformers tokenizer."""
+Decode = Callable[[list[int]], str]
+"""Token ids to text."""
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

@@ -27,11 +27,11 @@ from slime_hpc.rollout.batch_maker import BatchMaker
 from slime_hpc.rollout.control_server import ControlServer
 from slime_hpc.rollout.evaluate import Evaluator
 from slime_hpc.rollout.generate import Generator
-from slime_hpc.rollout.journal import Journal
 from slime_hpc.rollout.reward import Scorer, make_scorer
 from slime_hpc.rollout.router_client import RouterClient
 from slime_hpc.rollout.run_state import RunState
 from slime_hpc.rollout.steps import StepLoop
+from slime_hpc.store.journal import Journal
 
 START_TIMEOUT_S = 1800.0
 """Time that router and engines have to come up: a large model from a cold file system takes many minutes."""

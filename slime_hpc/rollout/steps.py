@@ -12,9 +12,9 @@ from slime_hpc.data.prompt import PromptSource
 from slime_hpc.errors import RunError
 from slime_hpc.observe import events
 from slime_hpc.rollout.batch_maker import Made
-from slime_hpc.rollout.journal import Entry, Journal
 from slime_hpc.rollout.run_state import RunState
 from slime_hpc.store import hdf5
+from slime_hpc.store.journal import Entry, Journal
 
 
 class Maker(Protocol):

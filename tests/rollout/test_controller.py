@@ -18,8 +18,8 @@ from slime_hpc.control.endpoint import publish, wait_for
 from slime_hpc.errors import RunError
 from slime_hpc.observe import events
 from slime_hpc.plan.job import JobPlan
-from slime_hpc.rollout.journal import Journal
 from slime_hpc.store import hdf5
+from slime_hpc.store.journal import Journal
 from slime_hpc.sync.distributed import DistributedTransport
 from slime_hpc.testing.engines import make_context, make_role, make_run
 from slime_hpc.testing.fake_engine import start_fake_engine

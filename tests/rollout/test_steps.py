@@ -13,10 +13,10 @@ from slime_hpc.data.source import EpochSource
 from slime_hpc.errors import EngineError, RunError
 from slime_hpc.observe import events
 from slime_hpc.rollout.batch_maker import Made
-from slime_hpc.rollout.journal import Journal
 from slime_hpc.rollout.run_state import RunState
 from slime_hpc.rollout.steps import StepLoop
 from slime_hpc.store import hdf5
+from slime_hpc.store.journal import Journal
 from slime_hpc.testing.engines import make_context, make_role, make_run
 
 STEPS = 6

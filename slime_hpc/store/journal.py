@@ -36,11 +36,15 @@ class Journal:
         self._path = run.batch_index
         self._entries: dict[int, Entry] = {}
         if self._path.exists():
-            for line in self._path.read_text(encoding="utf-8").splitlines():
+            for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
                 # A line torn by a crash speaks of a batch that is then generated again.
                 value = _parse(line)
                 if value is not None:
                     self._entries[value.step] = value
+
+    def entries(self) -> list[Entry]:
+        """Every sealed batch, in step order."""
+        return [self._entries[step] for step in sorted(self._entries)]
 
     def entry(self, step: int) -> Entry | None:
         """The batch of a step, if it was sealed."""

@@ -3,8 +3,8 @@ import hashlib
 
 import pytest
 
-from slime_hpc.rollout.journal import Entry, Journal
 from slime_hpc.run_folder import RunFolder
+from slime_hpc.store.journal import Entry, Journal
 
 
 @pytest.fixture
