@@ -61,6 +61,14 @@ class RunFolder:
         """Address that a role of one attempt listens on."""
         return self.control / "endpoints" / str(attempt) / f"{role}.json"
 
+    def park_request(self, attempt: int) -> Path:
+        """There once an attempt is to be parked."""
+        return self.control / "park" / f"{attempt}.json"
+
+    def parked(self, attempt: int) -> Path:
+        """The step that an attempt was parked at."""
+        return self.control / "parked" / f"{attempt}.json"
+
     @property
     def attempts(self) -> Path:
         """One folder a (re)start of the job, and the batch log of every job."""

@@ -8,7 +8,8 @@ RUN = RunFolder(Path("/runs/x/1"))
 
 def paths():
     """Every path that a run folder names, by the property or method that names it."""
-    values = {"endpoint": (2, "engines-0"), "attempt": (2,), "role": (2, "trainer"), "batch": (7,), "checkpoint": (7,)}
+    of_attempt = {"attempt": (2,), "park_request": (2,), "parked": (2,), "endpoint": (2, "engines-0"), "role": (2, "trainer")}
+    values = {**of_attempt, "batch": (7,), "checkpoint": (7,)}
     return {
         name: getattr(RUN, name)(*values[name]) if inspect.isfunction(member) else getattr(RUN, name)
         for name, member in vars(RunFolder).items()
@@ -29,6 +30,7 @@ def test_names_sort_as_their_steps_do():
 
 
 def test_attempts_never_share_a_file():
+    assert RUN.park_request(0) != RUN.park_request(1)
     assert RUN.endpoint(0, "router") != RUN.endpoint(1, "router")
     assert RUN.role(0, "trainer").parent == RUN.attempt(0) != RUN.attempt(1)
 

@@ -283,6 +283,9 @@ class SlurmJob(Section):
     partition: str | None = Field(default=None, description="Partition; default: the topology's.")
     qos: str | None = Field(default=None, description="Quality of service.")
     time: TimeLimit | None = Field(default=None, description="Time limit, [days-]hours:minutes:seconds; default: the topology's.")
+    max_requeues: NonNegative = Field(
+        default=10, description="How often the job goes back into the queue by itself, before its time limit or preempted; 0 = never."
+    )
     extra: list[str] = Field(default_factory=list, description="More #SBATCH directives, e.g. '--reservation=x'.")
 
 

@@ -13,6 +13,7 @@ Every request bears the run's token. The server is `rollout.control_server`; thi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,6 +27,11 @@ class BatchReady:
 
     step: int
     path: Path
+
+
+def never() -> bool:
+    """For a wait that nothing stops."""
+    return False
 
 
 class Controller(Protocol):
@@ -43,8 +49,8 @@ class Controller(Protocol):
         """All engines hold `version`: generation may go on with it; `metrics` become the run's "push" event."""
         ...
 
-    def next_batch(self, step: int) -> BatchReady:
-        """Wait for the batch of `step`."""
+    def next_batch(self, step: int, *, stopped: Callable[[], bool] = never) -> BatchReady | None:
+        """Wait for the batch of `step`; None once `stopped`."""
         ...
 
     def report(self, kind: str, **values: Any) -> None:

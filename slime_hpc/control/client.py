@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import requests
 
-from slime_hpc.control.api import BatchReady
+from slime_hpc.control.api import BatchReady, never
 from slime_hpc.control.context import RoleContext
 from slime_hpc.control.endpoint import Endpoint, wait_for
 from slime_hpc.errors import RunError
@@ -23,6 +24,8 @@ from slime_hpc.errors import RunError
 _ROLE = "controller"
 _FIND_TIMEOUT_S = 600.0
 _POLL_S = 25
+_BATCH_POLL_S = 5
+"""Shorter: a trainer that is to be parked has little time."""
 _CONNECT_TIMEOUT_S = 10.0
 _REPLY_TIMEOUT_S = 60.0
 _ATTEMPTS = 5
@@ -52,10 +55,12 @@ class ControllerClient:
         """Say that all engines hold `version`."""
         self._ask("POST", "/v1/weights/commit", {"version": version, "metrics": metrics})
 
-    def next_batch(self, step: int) -> BatchReady:
-        """Wait for the batch of `step`."""
-        answer = self._wait("GET", f"/v1/batches/{step}", None)
-        return BatchReady(step=step, path=Path(answer["path"]))
+    def next_batch(self, step: int, *, stopped: Callable[[], bool] = never) -> BatchReady | None:
+        """Wait for the batch of `step`; None once `stopped`, which is asked before each poll."""
+        while not stopped():
+            if (answer := self._ask("GET", f"/v1/batches/{step}", None, wait_s=_BATCH_POLL_S)) is not None:
+                return BatchReady(step=step, path=Path(answer["path"]))
+        return None
 
     def report(self, kind: str, **values: Any) -> None:
         """Append one event to the run's metrics."""

@@ -15,11 +15,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from slime_hpc.config.schema import Experiment
 from slime_hpc.control.endpoint import write_atomic
 from slime_hpc.errors import SlimeError
 from slime_hpc.launch import lock
 from slime_hpc.launch.cause import find_cause
+from slime_hpc.launch.parking import Parking, patience_s
 from slime_hpc.launch.payload import STOPPED_STATUS, RolePayload
+from slime_hpc.launch.requeue import requeues
 from slime_hpc.launch.roles import ROLES
 from slime_hpc.launch.saved import load_saved
 from slime_hpc.launch.step import LocalLauncher, SrunLauncher, Step, StepLauncher
@@ -28,11 +31,15 @@ from slime_hpc.launch.submissions import next_attempt
 from slime_hpc.launch.verdict import State, Verdict, judge
 from slime_hpc.plan.job import JobPlan
 from slime_hpc.run_folder import RunFolder
+from slime_hpc.slurm.client import JobId, SlurmCommands
 from slime_hpc.topology.hostlist import expand
+from slime_hpc.topology.schema import Topology
 
 POLL_S = 0.2
 GRACE_S = 10.0
 """Time that tasks have between SIGTERM and SIGKILL."""
+ENDING_S = 3 * GRACE_S
+"""Time kept for ending all steps, of what there is before the time limit: until SIGKILL, after it, and to spare."""
 CANCEL_LAG_S = 3.0
 """Slurm signals the steps before the batch shell."""
 NO_PROGRESS_S = 7200.0
@@ -42,27 +49,31 @@ NO_PROGRESS_S = 7200.0
 class Supervisor:
     """One attempt of a run."""
 
-    def __init__(self, run: RunFolder, plan: JobPlan, launcher: StepLauncher, *, job_id: str, roles: Mapping[str, str] = ROLES) -> None:
+    def __init__(
+        self, run: RunFolder, plan: JobPlan, launcher: StepLauncher, *, job_id: str, grace_s: float, roles: Mapping[str, str] = ROLES
+    ) -> None:
         self._run = run
         self._plan = plan
         self._launcher = launcher
         self._job_id = job_id
         self._roles = roles
         self._attempt = next_attempt(run)
+        self._parking = Parking(run, self._attempt, patience_s=patience_s(grace_s, ENDING_S))
         self._steps: dict[str, Step] = {}
         self._start = time.time()
 
-    def supervise(self) -> int:
-        """Run the attempt to its end; the exit status of the job."""
+    def supervise(self) -> State:
+        """Run the attempt to its end; how it ended."""
+        self._parking.listen()
         self._run.attempt(self._attempt).mkdir(parents=True, mode=0o700)
         self._write_outcome("RUNNING", "")
-        state, cause = "FAILED", "the supervisor itself failed"
+        state: State = "FAILED"
+        cause = "the supervisor itself failed"
         try:
             self._start_steps()
             state, cause = self._watch()
         except StopRequested as stop:
-            state = "STOPPED" if str(stop) == "SIGUSR2" else "CANCELLED"
-            cause = f"told to end by {stop}"
+            state, cause = "CANCELLED", f"told to end by {stop}"
         except Exception as error:
             cause = error.cause if isinstance(error, SlimeError) else f"{type(error).__name__}: {error}"
             raise
@@ -70,7 +81,7 @@ class Supervisor:
             self._end_steps()
             self._write_outcome(state, cause)
             print(f"{state}{': ' + cause if cause else ''}", flush=True)
-        return 0 if state == "COMPLETED" else 1
+        return state
 
     def _start_steps(self) -> None:
         for role in self._plan.roles:
@@ -91,6 +102,8 @@ class Supervisor:
                 return "FAILED", self._cause(verdict, exits)
             if verdict.state != "RUNNING":
                 return verdict.state, ""
+            if (parked := self._parking.poll()) is not None:
+                return "STOPPED", parked
             time.sleep(POLL_S)
 
     def _cause(self, verdict: Verdict, exits: Mapping[str, int]) -> str:
@@ -123,30 +136,53 @@ class Supervisor:
         write_atomic(self._run.outcome, json.dumps(value))
 
 
-def make_launcher(run: RunFolder) -> tuple[JobPlan, StepLauncher, str]:
-    """Plan, launcher and job id of the environment this process runs in."""
-    experiment, topology, plan = load_saved(run)
+def make_launcher(run: RunFolder, experiment: Experiment, topology: Topology, plan: JobPlan) -> tuple[StepLauncher, str]:
+    """Launcher and job id of the environment this process runs in."""
     if plan.scheduler == "local":
-        return plan, LocalLauncher(run), "local"
+        return LocalLauncher(run), "local"
     job_id = os.environ["SLURM_JOB_ID"]
     hostnames = expand(os.environ.get("SLURM_JOB_NODELIST", socket.gethostname()))
-    return plan, SrunLauncher(run, experiment, topology, job_id=job_id, hostnames=hostnames), job_id
+    return SrunLauncher(run, experiment, topology, job_id=job_id, hostnames=hostnames), job_id
 
 
 def main(folder: str, *, roles: Mapping[str, str] = ROLES) -> int:
-    """Supervise the run of a folder; exit status 2 when another job holds it."""
+    """Supervise the run of a folder; exit status 2 when another job holds it, 0 when it is complete, now or already."""
     raise_on_signal()
     run = RunFolder(Path(folder))
     try:
-        plan, launcher, job_id = make_launcher(run)
+        experiment, topology, plan = load_saved(run)
+        launcher, job_id = make_launcher(run, experiment, topology, plan)
         lock.take(run, job_id)
     except SlimeError as error:
         print(f"slime-hpc: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     try:
-        return Supervisor(run, plan, launcher, job_id=job_id, roles=roles).supervise()
+        if is_complete(run):
+            print("COMPLETED already", flush=True)
+            return 0
+        grace_s = topology.scheduler.grace_s
+        state = Supervisor(run, plan, launcher, job_id=job_id, grace_s=grace_s, roles=roles).supervise()
     finally:
         lock.release(run)
+    if requeues(state, int(os.environ.get("SLURM_RESTART_COUNT", "0")), experiment.slurm, topology.scheduler):
+        _requeue(job_id)
+    return 0 if state == "COMPLETED" else 1
+
+
+def is_complete(run: RunFolder) -> bool:
+    """Whether an attempt has ended well: Slurm may start a job again that has done all its work."""
+    return run.outcome.exists() and json.loads(run.outcome.read_text(encoding="utf-8"))["state"] == "COMPLETED"
+
+
+def _requeue(job_id: str) -> None:
+    """Put this job back into the queue: the last thing that it does, for Slurm then ends it."""
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    print(f"back into the queue: scontrol requeue {job_id}", flush=True)
+    try:
+        SlurmCommands().requeue(JobId(job_id))
+    except SlimeError as error:
+        print(f"slime-hpc: {error}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

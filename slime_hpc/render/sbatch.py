@@ -71,7 +71,7 @@ def directives(plan: JobPlan, experiment: Experiment, topology: Topology, run: R
         f"--time={slurm.time or scheduler.default_time}",
         f"--signal=B:USR2@{scheduler.grace_s}",
         "--open-mode=append",
-        "--no-requeue",
+        "--requeue" if slurm.max_requeues and scheduler.may_requeue else "--no-requeue",
         f"--chdir={run.path}",
         f"--output={quote.file_pattern(run.path)}/attempts/%j.log",
         *scheduler.directives,

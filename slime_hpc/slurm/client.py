@@ -83,6 +83,10 @@ class SlurmCommands(Scheduler):
         """`scancel`."""
         self._run(["scancel", *self._where(job), job.id])
 
+    def requeue(self, job: JobId) -> None:
+        """`scontrol requeue`: ends the job, as scancel does, and puts it back into the queue under its own id."""
+        self._run(["scontrol", *self._where(job), "requeue", job.id])
+
     def _where(self, job: JobId) -> list[str]:
         return ["-M", job.cluster] if job.cluster else []
 

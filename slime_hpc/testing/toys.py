@@ -15,12 +15,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from slime_hpc.control import park
 from slime_hpc.control.context import RoleContext
 from slime_hpc.errors import RunError
 from slime_hpc.run_folder import RunFolder
 
-Deed = Literal["work", "serve", "raise", "exit", "killed", "stubborn"]
+Deed = Literal["work", "serve", "raise", "exit", "killed", "stubborn", "park"]
 WORK_S = 1.0
+PARKED_AT = 7
+"""The step that a toy says it has saved."""
 
 
 def toy_roles() -> dict[str, str]:
@@ -44,13 +47,16 @@ def play(context: RoleContext) -> None:
     }  # fmt: skip
     _write(context, f"{name}.started", note)
     try:
-        _do(deeds.get(name, deeds.get(context.role.name, default)))
+        _do(deeds.get(name, deeds.get(context.role.name, default)), context)
     finally:
         _write(context, f"{name}.cleaned", {})
 
 
-def _do(deed: Deed) -> None:
+def _do(deed: Deed, context: RoleContext) -> None:
     time.sleep(WORK_S)
+    if deed == "park":
+        _park(context)
+        return
     if deed == "raise":
         raise RunError("the toy broke", where="toys", fix="mend it")
     if deed == "exit":
@@ -62,6 +68,14 @@ def _do(deed: Deed) -> None:
             signal.signal(number, signal.SIG_IGN)
     while deed != "work":
         time.sleep(0.1)
+
+
+def _park(context: RoleContext) -> None:
+    """In the first attempt, wait to be asked; the next one has nothing to wait for."""
+    if context.attempt == 0:
+        while not park.asked(context.run, context.attempt):
+            time.sleep(0.1)
+        park.answer(context.run, context.attempt, PARKED_AT)
 
 
 def _write(context: RoleContext, name: str, note: Mapping[str, Any]) -> None:

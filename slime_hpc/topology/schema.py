@@ -53,6 +53,11 @@ class Scheduler(Section):
         """Whether a script here may hold the option, given by its name."""
         return option not in self.forbidden
 
+    @property
+    def may_requeue(self) -> bool:
+        """Whether a job here may go back into the queue."""
+        return self.kind == "slurm" and self.allows("--requeue")
+
 
 class Node(Section):
     """One node; all nodes of a topology file are alike."""

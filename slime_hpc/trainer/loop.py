@@ -14,6 +14,7 @@ from torch.distributed.distributed_c10d import Store
 
 from slime_hpc.algo import registry
 from slime_hpc.config import names
+from slime_hpc.control import park
 from slime_hpc.control.api import Controller
 from slime_hpc.control.client import ControllerClient
 from slime_hpc.control.context import RoleContext
@@ -44,7 +45,7 @@ class TrainingLoop:
         self._occupancy: Occupancy = Apart()
 
     def run(self) -> None:
-        """Until the last step is trained, pushed and saved."""
+        """Until the last step is trained, pushed and saved, or the step before the next batch is, when the attempt is to be parked."""
         experiment = self._experiment
         policy = self._policy()
         start = self._first_weights(policy)
@@ -57,9 +58,15 @@ class TrainingLoop:
         try:
             self._push(transport, policy, start)
             for number in range(start + 1, experiment.steps + 1):
-                self._step(number, policy, optimization, reference)
+                asked = time.monotonic()
+                path = self._next_batch(number)
+                if path is None:
+                    self._park(number - 1, policy, optimization)
+                    return
+                self._step(number, path, policy, optimization, reference, seconds_wait=time.monotonic() - asked)
                 self._push(transport, policy, number)
-                self._save(number, policy, optimization)
+                if self._due(number):
+                    self._save(number, policy, optimization)
         finally:
             transport.close()
         self._tell(lambda controller: controller.finish(experiment.steps))
@@ -107,14 +114,26 @@ class TrainingLoop:
             self._occupancy = Shared(self._engines, self._context.token)
         return transport
 
-    def _step(self, number: int, policy: Policy, optimization: Optimization, reference: Policy | None) -> None:
-        asked = time.monotonic()
-        path = Path(self._ask(lambda controller: str(controller.next_batch(number).path)))
-        waited = time.monotonic()
+    def _next_batch(self, number: int) -> Path | None:
+        """The file of a step's batch; None when the attempt is to be parked: rank 0 alone looks, so that all ranks agree."""
+
+        def stopped() -> bool:
+            return park.asked(self._context.run, self._context.attempt)
+
+        def ask(controller: Controller) -> str | None:
+            batch = controller.next_batch(number, stopped=stopped)
+            return str(batch.path) if batch else None
+
+        path = self._ask(ask)
+        return Path(path) if path else None
+
+    def _step(
+        self, number: int, path: Path, policy: Policy, optimization: Optimization, reference: Policy | None, *, seconds_wait: float
+    ) -> None:
         self._occupancy.to_trainer()
         own = share.read(path, self._experiment, self._algorithm.advantage, policy, self._place)
         values = step.train(number, own, self._experiment, self._algorithm, policy, optimization, reference, self._place)
-        self._report("train", step=number, **values, seconds_wait=waited - asked)
+        self._report("train", step=number, **values, seconds_wait=seconds_wait)
 
     def _push(self, transport: WeightTransport, policy: Policy, version: int) -> None:
         self._ask(lambda controller: controller.begin_weights(version))
@@ -143,13 +162,24 @@ class TrainingLoop:
         )
         return {"verify_abs_diff": difference, "seconds_verify": time.monotonic() - start}
 
+    def _due(self, number: int) -> bool:
+        interval = self._experiment.checkpoint.interval
+        return number == self._experiment.steps or (interval > 0 and number % interval == 0)
+
+    def _park(self, number: int, policy: Policy, optimization: Optimization) -> None:
+        """Save what is not saved yet, and say so. Batches beyond it are sealed: the next attempt trains on them."""
+        run = self._context.run
+        newest = self._relay.ask(lambda: max(checkpoint.complete_steps(run), default=0))
+        if number > newest:
+            self._save(number, policy, optimization)
+        if self._place.rank == 0:
+            park.answer(run, self._context.attempt, number)
+
     def _save(self, number: int, policy: Policy, optimization: Optimization) -> None:
-        section, run = self._experiment.checkpoint, self._context.run
-        if number != self._experiment.steps and (not section.interval or number % section.interval):
-            return
+        run = self._context.run
         seconds = checkpoint.save(run, number, policy, optimization)
         always = frozenset({0} if self._experiment.algorithm.kl_coef else ())
-        checkpoint.prune(run, keep=section.keep, always=always)
+        checkpoint.prune(run, keep=self._experiment.checkpoint.keep, always=always)
         self._report("checkpoint", step=number, seconds=seconds, path=str(run.checkpoint(number)))
 
     def _report(self, kind: str, **values: Any) -> None:

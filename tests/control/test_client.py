@@ -81,6 +81,13 @@ def test_next_batch_waits(context, server):
     assert server.requests[0][1].startswith("/v1/batches/3?")
 
 
+def test_waiting_for_a_batch_ends_when_the_run_is_to_be_parked(context, server):
+    server.answers = [(204, None), (204, None)]
+    told = iter([False, False, True])
+    assert ControllerClient(context).next_batch(3, stopped=lambda: next(told)) is None
+    assert len(server.requests) == 2
+
+
 def test_the_other_calls(context, server):
     server.answers = [(200, {})] * 4
     client = ControllerClient(context)

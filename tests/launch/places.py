@@ -39,6 +39,10 @@ def outcome(run: RunFolder) -> dict:
 class Job(Protocol):
     def cancel(self) -> None: ...
 
+    def notice(self) -> None:
+        """As Slurm does before the time limit."""
+        ...
+
     def wait(self) -> int:
         """Exit status of the supervisor."""
         ...
@@ -51,8 +55,8 @@ class Place(Protocol):
 
     name: str
 
-    def make_run(self, deeds: dict[str, str]) -> RunFolder:
-        """Two trainer ranks, two engines, controller and router."""
+    def make_run(self, deeds: dict[str, str], *more: str) -> RunFolder:
+        """Two trainer ranks, two engines, controller and router; `more` settings of the experiment."""
         ...
 
     def start(self, run: RunFolder) -> Job: ...
@@ -71,6 +75,9 @@ class LocalJob:
 
     def cancel(self) -> None:
         self._process.send_signal(signal.SIGTERM)
+
+    def notice(self) -> None:
+        self._process.send_signal(signal.SIGUSR2)
 
     def wait(self) -> int:
         return self._process.wait(END_S)
@@ -93,6 +100,9 @@ class SlurmJob:
     def cancel(self) -> None:
         self._slurm.cancel(self.id)
 
+    def notice(self) -> None:
+        subprocess.run(["scancel", "--signal=USR2", "--batch", self.id.id], timeout=30, check=True)
+
     def wait(self) -> int:
         wait_until(lambda: self._slurm.state(self.id) in ENDED, f"end of job {self.id.id}")
         shown = subprocess.run(["scontrol", "show", "job", self.id.id], capture_output=True, text=True, timeout=30, check=True).stdout
@@ -113,8 +123,8 @@ class LocalPlace:
         self._runs = runs
         self._jobs: list[Job] = []
 
-    def make_run(self, deeds):
-        settings = ["trainer.gpus_per_node=2", "rollout.groups=[{engines=2}]", *self.settings, f"runs={json.dumps(str(self._runs))}"]
+    def make_run(self, deeds, *more):
+        settings = ["trainer.gpus_per_node=2", "rollout.groups=[{engines=2}]", *self.settings, *more, f"runs={json.dumps(str(self._runs))}"]
         experiment = load_experiment(["demo"], settings)
         topology = load_topology(self.name)
         run = create_run(experiment, topology, plan_job(experiment, topology))

@@ -37,6 +37,14 @@ def test_golden_of_containers(render, golden, gpu_cluster, runtime):
     bash_n(script)
 
 
+def test_a_job_is_requeued_only_where_the_site_and_the_budget_allow_it(render, gpu_cluster):
+    settings = (*ON_GPUS, *SITE, 'container.image="i.sif"')
+    assert "--requeue" in directives(render(gpu_cluster, settings))
+    assert "--no-requeue" in directives(render(gpu_cluster, (*settings, "slurm.max_requeues=0")))
+    Path(gpu_cluster).write_text(Path(gpu_cluster).read_text().replace("[node]", 'forbidden = ["--requeue"]\n\n[node]'))
+    assert "--no-requeue" in directives(render(gpu_cluster, settings))
+
+
 def test_a_script_has_as_many_lines_for_many_nodes_as_for_few(render, gpu_cluster):
     few, many = (
         render(gpu_cluster, (*SITE, 'container.image="i.sif"', f"trainer.nodes={n}", f"rollout.groups=[{{engines={4 * n}}}]", *batch))
