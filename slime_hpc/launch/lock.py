@@ -61,10 +61,10 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def require_free(run: RunFolder) -> None:
-    """Raise RunFolderError when a live job holds the folder."""
+def require_free(run: RunFolder, *, job: str = "") -> None:
+    """Raise RunFolderError when a live job holds the folder; an earlier start of `job`, which Slurm has started now, is none."""
     holder = current_holder(run)
-    if holder is not None and not _is_me(holder):
+    if holder is not None and not _is_me(holder) and not _earlier_start(holder, job):
         raise RunFolderError(
             f"{run.path} is held by {'job ' + holder.job if holder.job != 'local' else 'a local run'} (pid {holder.pid} on {holder.host}).",
             where=str(run.lock),
@@ -74,8 +74,8 @@ def require_free(run: RunFolder) -> None:
 
 def take(run: RunFolder, job: str) -> None:
     """Hold the folder. Raises RunFolderError when a live job does; of two that try at once, one gets past the first `renew`."""
-    require_free(run)
-    _bury_dead(run)
+    require_free(run, job=job)
+    _bury_dead(run, job)
     mine = run.lock.with_name(f".lock.{socket.gethostname()}.{os.getpid()}")
     write_atomic(mine, _me(job))
     try:
@@ -101,6 +101,11 @@ def release(run: RunFolder) -> None:
         run.lock.unlink(missing_ok=True)
 
 
+def _earlier_start(holder: Holder, job: str) -> bool:
+    """Slurm requeues a job only when it has ended, perhaps so that it could not let go of the folder."""
+    return job not in ("", "local") and holder.job == job
+
+
 def _is_me(holder: Holder) -> bool:
     return (holder.host, holder.pid) == (socket.gethostname(), os.getpid())
 
@@ -109,14 +114,15 @@ def _me(job: str) -> str:
     return json.dumps(asdict(Holder(host=socket.gethostname(), pid=os.getpid(), job=job, boot=_boot_id(), time=time.time())))
 
 
-def _bury_dead(run: RunFolder) -> None:
+def _bury_dead(run: RunFolder, job: str) -> None:
     """Remove the file of a holder that is gone. Moved aside first, and put back if another job has taken the folder meanwhile."""
     aside = run.lock.with_name(f".dead.{socket.gethostname()}.{os.getpid()}")
     try:
         run.lock.rename(aside)
     except FileNotFoundError:
         return
-    if _live(Holder(**json.loads(aside.read_text(encoding="utf-8")))):
+    holder = Holder(**json.loads(aside.read_text(encoding="utf-8")))
+    if _live(holder) and not _earlier_start(holder, job):
         with contextlib.suppress(FileExistsError):
             os.link(aside, run.lock)
     aside.unlink()

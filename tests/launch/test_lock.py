@@ -52,6 +52,13 @@ def test_a_dead_holder_is_replaced(run, changes):
     assert list(run.control.iterdir()) == [run.lock]
 
 
+def test_a_requeued_job_does_not_wait_for_its_own_earlier_start(run):
+    hold(run, job="42")
+    lock.take(run, "42")
+    assert lock.current_holder(run).host == socket.gethostname()
+    assert list(run.control.iterdir()) == [run.lock]
+
+
 def test_a_pid_of_this_node_counts_while_it_lives_however_old_its_heartbeat(run):
     with subprocess.Popen(["sleep", "60"]) as process:
         hold(run, host=socket.gethostname(), boot=lock._boot_id(), pid=process.pid, time=0.0)
