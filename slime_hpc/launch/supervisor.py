@@ -1,7 +1,8 @@
 """The supervisor: starts one step a role on the first node, watches them, and ends the job with a one-line cause.
 
 It runs on the host, outside any container, and never computes: `python -m slime_hpc.launch.supervisor RUN_FOLDER`.
-Waits of the roles are bounded by themselves; the supervisor bounds a run that makes no progress at all.
+Waits of the roles are bounded by themselves; the supervisor bounds a run that makes no progress at all. Told that the time limit is near,
+it has the run parked (parking.py), and puts the job back into the queue (requeue.py).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from slime_hpc.launch import lock
 from slime_hpc.launch.cause import find_cause
 from slime_hpc.launch.parking import Parking, patience_s
 from slime_hpc.launch.payload import STOPPED_STATUS, RolePayload
-from slime_hpc.launch.requeue import requeues
+from slime_hpc.launch.requeue import requeue, requeues
 from slime_hpc.launch.roles import ROLES
 from slime_hpc.launch.saved import load_saved
 from slime_hpc.launch.step import LocalLauncher, SrunLauncher, Step, StepLauncher
@@ -31,7 +32,6 @@ from slime_hpc.launch.submissions import next_attempt
 from slime_hpc.launch.verdict import State, Verdict, judge
 from slime_hpc.plan.job import JobPlan
 from slime_hpc.run_folder import RunFolder
-from slime_hpc.slurm.client import JobId, SlurmCommands
 from slime_hpc.topology.hostlist import expand
 from slime_hpc.topology.schema import Topology
 
@@ -165,24 +165,13 @@ def main(folder: str, *, roles: Mapping[str, str] = ROLES) -> int:
     finally:
         lock.release(run)
     if requeues(state, int(os.environ.get("SLURM_RESTART_COUNT", "0")), experiment.slurm, topology.scheduler):
-        _requeue(job_id)
+        requeue(job_id)
     return 0 if state == "COMPLETED" else 1
 
 
 def is_complete(run: RunFolder) -> bool:
     """Whether an attempt has ended well: Slurm may start a job again that has done all its work."""
     return run.outcome.exists() and json.loads(run.outcome.read_text(encoding="utf-8"))["state"] == "COMPLETED"
-
-
-def _requeue(job_id: str) -> None:
-    """Put this job back into the queue: the last thing that it does, for Slurm then ends it."""
-    for number in (signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
-    print(f"back into the queue: scontrol requeue {job_id}", flush=True)
-    try:
-        SlurmCommands().requeue(JobId(job_id))
-    except SlimeError as error:
-        print(f"slime-hpc: {error}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

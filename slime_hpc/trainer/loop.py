@@ -45,7 +45,7 @@ class TrainingLoop:
         self._occupancy: Occupancy = Apart()
 
     def run(self) -> None:
-        """Until the last step is trained, pushed and saved, or the step before the next batch is, when the attempt is to be parked."""
+        """Until the last step is trained, pushed and saved; when the attempt is to be parked, until the step reached is saved."""
         experiment = self._experiment
         policy = self._policy()
         start = self._first_weights(policy)
@@ -167,7 +167,7 @@ class TrainingLoop:
         return number == self._experiment.steps or (interval > 0 and number % interval == 0)
 
     def _park(self, number: int, policy: Policy, optimization: Optimization) -> None:
-        """Save what is not saved yet, and say so. Batches beyond it are sealed: the next attempt trains on them."""
+        """Save the step reached if it is not saved yet, and say so."""
         run = self._context.run
         newest = self._relay.ask(lambda: max(checkpoint.complete_steps(run), default=0))
         if number > newest:

@@ -1,6 +1,7 @@
 """Parking a run before its time limit, and going on: decisions, and toy roles on this machine and on the cluster."""
 
 import signal
+import subprocess
 import time
 
 import pytest
@@ -102,6 +103,17 @@ def test_a_parked_job_goes_back_into_the_queue_and_ends_complete(place):
     assert f"STOPPED: parked at step {PARKED_AT}" in lines
     assert f"back into the queue: scontrol requeue {job.id.id}" in lines
     assert lines[-1] == "COMPLETED"
+
+
+@pytest.mark.parametrize("place", [pytest.param("slurm", marks=pytest.mark.slurm)], indirect=True)
+def test_a_job_that_slurm_requeues_without_notice_goes_on(place):
+    run = place.make_run({"trainer-0": "park"})
+    job = place.start(run)
+    await_tasks(run)
+    subprocess.run(["scontrol", "requeue", job.id.id], timeout=30, check=True)
+    assert job.wait() == 0, job.output()
+    assert outcome(run) | {"state": "COMPLETED", "attempt": 1} == outcome(run)
+    assert job.output().splitlines()[-1] == "COMPLETED"
 
 
 @pytest.mark.parametrize("place", ["local"], indirect=True)
