@@ -62,7 +62,11 @@ def test_a_requeued_job_keeps_its_id_and_runs_again(cluster, slurm, script, tmp_
     job = slurm.submit(
         script(f"echo ${{SLURM_RESTART_COUNT:-0}} >> '{tmp_path}/starts'; [ $(wc -l < '{tmp_path}/starts') = 2 ] || sleep 300", "--requeue")
     )
-    wait_for(slurm, job, {"RUNNING"})
+    # A job is RUNNING before its script is.
+    deadline = time.monotonic() + 60.0
+    while not (tmp_path / "starts").exists():
+        assert time.monotonic() < deadline, f"job {job.id} is {slurm.state(job)}"
+        time.sleep(0.1)
     cluster.run("scontrol", "requeue", job.id)
     assert slurm.state(job) in {"PENDING", "COMPLETING", "CONFIGURING"}
     assert wait_for(slurm, job, states.ENDED) == "COMPLETED"
