@@ -5,10 +5,10 @@ A step of slime-hpc is timed from one weight commit to the next, so it holds gen
 TRL's is the time between its own step callbacks. The two run one after the other, in shuffled order, each round anew.
 Needs the extra `bench`.
 
-On two cores the goal of twice TRL's speed is missed: a quick run took 24.4 s a step beside TRL's 25.3 (ratio 1.04; generate 10.5, train 12.7).
-The step's matrix products alone take 10.6 s there, at the rate of a large one, so 2.4 is the most that any schedule can win; a profile of
-the training phase has two thirds of its time in these products. What is left to gain is not to train the prompt of each sibling anew (half
-of the tokens), and to generate in larger products than 32 rows.
+On two cores the goal of twice TRL's speed is missed: a quick run took 24.4 s a step beside TRL's 25.3 (ratio 1.04; generate 10.5, train
+12.7). The step's matrix products alone take 10.6 s there, at the rate of a large one, so 2.4 is the most that any schedule can win; a
+profile of the training phase has two thirds of its time in these products. What is left to gain is not to train the prompt of each
+sibling anew (half of the tokens), and to generate in larger products than 32 rows.
 """
 
 from __future__ import annotations
