@@ -83,6 +83,10 @@ class RunFolder:
         """Logs of one (re)start of the job."""
         return self.attempts / str(attempt)
 
+    def attempt_outcome(self, attempt: int) -> Path:
+        """State and one-line cause of one attempt."""
+        return self.attempt(attempt) / "outcome.json"
+
     def role(self, attempt: int, role: str) -> Path:
         """submitit's folder of one role in one attempt: payload, per-rank logs and results."""
         return self.attempt(attempt) / role

@@ -65,11 +65,16 @@ def submit(run: RunFolder, scheduler: Scheduler) -> Submission:
     return submission
 
 
-def job_state(run: RunFolder, scheduler: Scheduler) -> JobState:
-    """Scheduler, outcome file and lock together: the scheduler knows that a job ended, the outcome file how."""
+def job_state(run: RunFolder, scheduler: Scheduler, submission: Submission | None = None) -> JobState:
+    """How the newest job stands, or that of `submission`, though the run may have gone on in a later one since.
+
+    Scheduler, outcome file and lock together: the scheduler knows that a job ended, the outcome file how.
+    """
     newest = _newest(run)
     if newest is None:
         return JobState(id="", state=NOT_SUBMITTED)
+    if submission not in (None, newest):
+        return _past_state(run, scheduler, submission, newest)
     said = scheduler.state(JobId(newest.id, newest.cluster))
     # Read after the scheduler's answer: the supervisor writes it before it ends.
     outcome = _outcome(run, newest.attempt)
@@ -80,6 +85,16 @@ def job_state(run: RunFolder, scheduler: Scheduler) -> JobState:
     if said == states.UNKNOWN and current_holder(run) is not None:
         return JobState(id=newest.id, state="RUNNING")
     return JobState(id=newest.id, state=said)
+
+
+def _past_state(run: RunFolder, scheduler: Scheduler, past: Submission, newest: Submission) -> JobState:
+    """A job that another one follows has ended: a run is submitted again only when its folder is free."""
+    paths = [path for path in map(run.attempt_outcome, range(past.attempt, newest.attempt)) if path.exists()]
+    outcome = json.loads(paths[-1].read_text(encoding="utf-8")) if paths else {}
+    if outcome.get("state") in _ENDED:
+        return JobState(id=past.id, state=outcome["state"], cause=outcome["cause"])
+    said = scheduler.state(JobId(past.id, past.cluster))
+    return JobState(id=past.id, state=said if said in states.ENDED else "FAILED", cause=f"it left no outcome; {_last_words(run, past.id)}")
 
 
 def cancel(run: RunFolder, scheduler: Scheduler) -> JobState:

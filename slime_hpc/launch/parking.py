@@ -40,6 +40,10 @@ class Parking:
             return f"not parked within {self._patience_s:.0f} s; it goes on from the newest checkpoint"
         return None
 
+    def answered(self) -> bool:
+        """Whether the trainer has parked: then it ends well before the run does."""
+        return self._deadline is not None and park.answered(self._run, self._attempt) is not None
+
     def _notice(self, number: int, frame: FrameType | None) -> None:
         self._noticed = True
 

@@ -100,7 +100,7 @@ class Supervisor:
             verdict = judge(self._plan, exits)
             if verdict.state == "FAILED":
                 return "FAILED", self._cause(verdict, exits)
-            if verdict.state != "RUNNING":
+            if verdict.state != "RUNNING" and not self._parking.answered():
                 return verdict.state, ""
             if (parked := self._parking.poll()) is not None:
                 return "STOPPED", parked
@@ -133,7 +133,8 @@ class Supervisor:
 
     def _write_outcome(self, state: str, cause: str) -> None:
         value = {"state": state, "cause": cause, "attempt": self._attempt, "time": time.time(), "seconds": time.time() - self._start}
-        write_atomic(self._run.outcome, json.dumps(value))
+        for path in (self._run.attempt_outcome(self._attempt), self._run.outcome):
+            write_atomic(path, json.dumps(value))
 
 
 def make_launcher(run: RunFolder, experiment: Experiment, topology: Topology, plan: JobPlan) -> tuple[StepLauncher, str]:

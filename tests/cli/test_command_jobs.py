@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from finished_run import write_run
 
+from slime_hpc.launch import job
+from slime_hpc.launch.submissions import read_submissions
 from slime_hpc.run_folder import RunFolder
+from slime_hpc.slurm.client import SlurmCommands
 
 CLUSTER = ("demo", "--topology", "test-cluster")
 
@@ -102,6 +105,23 @@ def test_cancel_ends_the_job_and_waits_for_it(slime, slurm):
     result = slime("cancel", "demo")
     assert result.stdout == "job 4242: CANCELLED\n", result.output
     assert slurm.calls()[-1] == "scancel 4242"
+
+
+def test_a_job_is_told_by_its_own_outcome_when_another_has_taken_the_run_on(slime, slurm):
+    """Whoever waits for a job asks now and then; between two questions it may be cancelled and the run resumed."""
+    slime("submit", *CLUSTER, "--run-id", "a")
+    run = RunFolder(Path("runs/demo/a").absolute())
+    (first,) = read_submissions(run)
+    run.attempt(0).mkdir(parents=True)
+    run.attempt_outcome(0).write_text('{"state": "CANCELLED", "cause": "told to end by SIGTERM", "attempt": 0}')
+    slurm.set_state("CANCELLED")
+    slime("resume", "a")
+    slurm.set_state("RUNNING")
+    asked = [job.job_state(run, SlurmCommands(), submission) for submission in (first, None)]
+    assert asked == [job.JobState(id="4242", state="CANCELLED", cause="told to end by SIGTERM"), job.JobState(id="4242", state="RUNNING")]
+    run.attempt_outcome(0).unlink()
+    lost = job.job_state(run, SlurmCommands(), first)
+    assert (lost.state, lost.cause) == ("FAILED", "it left no outcome; its log is empty")
 
 
 def test_status_shows_the_state_the_phase_and_the_last_step(slime, slurm):

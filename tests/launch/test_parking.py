@@ -1,7 +1,9 @@
 """Parking a run before its time limit, and going on: decisions, and toy roles on this machine and on the cluster."""
 
+import json
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
@@ -11,6 +13,9 @@ from slime_hpc.config.schema import SlurmJob
 from slime_hpc.control import park
 from slime_hpc.launch.parking import Parking, patience_s
 from slime_hpc.launch.requeue import requeues
+from slime_hpc.launch.saved import load_saved
+from slime_hpc.launch.step import Step, StepLauncher
+from slime_hpc.launch.supervisor import Supervisor
 from slime_hpc.run_folder import RunFolder
 from slime_hpc.testing.toys import PARKED_AT, cleaned, started
 from slime_hpc.topology.schema import Scheduler
@@ -76,6 +81,53 @@ def test_a_trainer_that_does_not_answer_is_waited_for_no_longer_than_there_is_ti
     time.sleep(0.01)
     assert parking.poll() == "not parked within 0 s; it goes on from the newest checkpoint"
     assert park.asked(run, 3)
+
+
+class ParkedAtOnce(Step, StepLauncher):
+    """Every role ends well the moment that it is asked to park, before the supervisor looks again."""
+
+    def __init__(self, run):
+        self._run = run
+
+    def start(self, role, payload):
+        return self if role.kind in ("controller", "trainer") else Serving()
+
+    def poll(self):
+        if not park.asked(self._run, 0):
+            return None
+        park.answer(self._run, 0, PARKED_AT)
+        return 0
+
+    def running(self):
+        return False
+
+    def signal(self, number):
+        pass
+
+
+class Serving(ParkedAtOnce):
+    def __init__(self):
+        pass
+
+    def poll(self):
+        return None
+
+
+@pytest.mark.parametrize("place", ["local"], indirect=True)
+def test_a_run_whose_roles_have_ended_by_then_is_parked_and_not_complete(place):
+    run = place.make_run({})
+    _, _, plan = load_saved(run)
+    before = signal.getsignal(signal.SIGUSR2)
+    try:
+        supervisor = Supervisor(run, plan, ParkedAtOnce(run), job_id="local", grace_s=60)
+        timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGUSR2])
+        timer.start()
+        assert supervisor.supervise() == "STOPPED"
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR2, before)
+    assert outcome(run)["cause"] == f"parked at step {PARKED_AT}"
+    assert json.loads(run.attempt_outcome(0).read_text()) == outcome(run)
 
 
 def test_a_run_is_parked_and_its_steps_end_in_order(place):
