@@ -11,7 +11,7 @@ from slime_hpc.cli.screen import stderr
 from slime_hpc.errors import SchedulerError
 from slime_hpc.launch import job
 from slime_hpc.launch.saved import load_saved
-from slime_hpc.launch.submissions import Submission, read_submissions
+from slime_hpc.launch.submissions import read_submissions
 from slime_hpc.observe.tail import Tail
 from slime_hpc.run_folder import RunFolder
 from slime_hpc.slurm.client import Scheduler
@@ -31,10 +31,9 @@ def follow(run: RunFolder, scheduler: Scheduler) -> job.JobState:
     Raises SchedulerError when nobody knows the job any more.
     """
     experiment, _, _ = load_saved(run)
-    submission = next(reversed(read_submissions(run)), None)
-    narrator = Narrator(experiment.steps, attempt=submission.attempt if submission else 0)
+    watch = JobWatch(run, scheduler)
+    narrator = Narrator(experiment.steps, attempt=watch.submission.attempt if watch.submission else 0)
     tail = Tail(run.metrics)
-    watch = JobWatch(run, scheduler, submission)
     console = stderr()
     with console.status("") as spinner:
         while True:
@@ -66,12 +65,13 @@ def phase(status: dict[str, Any], steps: int) -> str:
 
 
 class JobWatch:
-    """The state of the job, asked for at growing intervals, and at once when the outcome file changes."""
+    """The state of the job that is the newest now, asked for at growing intervals, and at once when the outcome file changes."""
 
-    def __init__(self, run: RunFolder, scheduler: Scheduler, submission: Submission | None) -> None:
+    def __init__(self, run: RunFolder, scheduler: Scheduler) -> None:
         self._run = run
         self._scheduler = scheduler
-        self._submission = submission
+        self.submission = next(reversed(read_submissions(run)), None)
+        """None when the script was submitted by hand: then whichever job holds the run."""
         self._pause_s = ASK_FIRST_S
         self._next = 0.0
         self._outcome = -1
@@ -84,7 +84,7 @@ class JobWatch:
         if outcome != self._outcome:
             self._outcome, self._pause_s, self._next = outcome, ASK_FIRST_S, 0.0
         if time.monotonic() >= self._next:
-            self._state = job.job_state(self._run, self._scheduler, self._submission)
+            self._state = job.job_state(self._run, self._scheduler, self.submission)
             self._next = time.monotonic() + self._pause_s
             self._pause_s = min(ASK_MOST_S, 1.5 * self._pause_s)
         if self._state.state != UNKNOWN:

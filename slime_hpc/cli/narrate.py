@@ -44,6 +44,10 @@ class Narrator:
         if event["kind"] == "eval":
             when = f"after step {step}" if step else "before the first step"
             return [f"held-out pass rate {event['pass_rate']:.3f} of {event['problems']} problems, {when}"]
+        if event["kind"] == "restart":
+            return [f"restart {event['restart']} of at most {event['of']}: {event['cause']}"]
+        if event["kind"] == "engine" and event["what"] != "up":
+            return [f"{event['name']} {event['what']}" + (f" again, after {event['seconds']:.0f} s" if "seconds" in event else "")]
         if event["kind"] == "checkpoint":
             return [f"checkpoint of step {step}, {event['seconds']:.1f} s"]
         if event["kind"] == "push" and step > 0:

@@ -92,7 +92,7 @@ class Rollout(Section):
     stop: list[str] = Field(default_factory=list, description="Strings that end an answer.")
     concurrency: Positive = Field(default=256, description="Requests in flight at the router.")
     request_timeout_s: float = Field(default=600.0, gt=0, description="Deadline of one request; then it is sent again.")
-    request_retries: NonNegative = Field(default=3, description="Times a failed request is sent again before the run fails.")
+    request_retries: NonNegative = Field(default=5, description="Times a failed request is sent again before the run fails.")
     colocate: bool = Field(
         default=False,
         description="Engine and trainer take turns on one GPU: the engine gives its memory up while the trainer trains.",
@@ -276,6 +276,24 @@ class Checkpoint(Section):
     keep: Positive = Field(default=3, description="Newest checkpoints to keep.")
 
 
+class Failure(Section):
+    """What happens when a part of a running job dies or hangs; what is wrong with the experiment itself is never tried again."""
+
+    controller_restarts: NonNegative = Field(default=3, description="How often an attempt starts its controller again.")
+    router_restarts: NonNegative = Field(default=3, description="How often an attempt starts its router again.")
+    engine_restarts: NonNegative = Field(default=3, description="How often an attempt starts each engine again.")
+    trainer_restarts: NonNegative = Field(
+        default=3, description="How often an attempt starts its trainer again, from the newest checkpoint."
+    )
+    engine_silence_s: float = Field(
+        default=300.0,
+        gt=0,
+        description="An engine that is asked for a token and gives none for so long is started again; not with rollout.colocate, "
+        "where an engine may not be asked while the trainer has the GPU.",
+    )
+    stall_s: float = Field(default=7200.0, gt=0, description="A run in which nothing happens for so long is ended.")
+
+
 class SlurmJob(Section):
     """What the job asks of Slurm."""
 
@@ -320,5 +338,6 @@ class Experiment(Section):
     trainer: Trainer = Field(default_factory=Trainer, description="Training.")
     sync: Sync = Field(default_factory=Sync, description="Weight transfer.")
     checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Checkpoints.")
+    failure: Failure = Field(default_factory=Failure, description="Parts that die or hang.")
     slurm: SlurmJob = Field(default_factory=SlurmJob, description="The Slurm job.")
     container: Container = Field(default_factory=Container, description="The container.")

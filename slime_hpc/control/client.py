@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import requests
 
-from slime_hpc.control.api import BatchReady, never
+from slime_hpc.control.api import BatchReady, EnginesBehind, never
 from slime_hpc.control.context import RoleContext
 from slime_hpc.control.endpoint import Endpoint, wait_for
 from slime_hpc.errors import RunError
@@ -40,26 +41,33 @@ class ControllerClient:
         self._path = context.run.endpoint(context.attempt, _ROLE)
         self._session = requests.Session()
         self._session.headers.update({"Authorization": f"Bearer {context.token}", "Content-Type": "application/json"})
+        self._registered: dict[str, Any] = {}
+        self._committed: dict[str, Any] = {}
         wait_for(self._path, timeout_s=_FIND_TIMEOUT_S)
 
     def register(self, *, attempt: int, step: int) -> list[Endpoint]:
         """Say that the trainer holds the weights of `step`; wait for and return the engines."""
-        answer = self._wait("POST", "/v1/trainer", {"attempt": attempt, "step": step})
+        self._registered = {"attempt": attempt, "step": step}
+        answer = self._wait("POST", "/v1/trainer", self._registered)
         return [Endpoint(**engine) for engine in answer["engines"]]
 
-    def begin_weights(self, version: int) -> None:
-        """Return when the engines are idle and may be written to."""
-        self._wait("POST", "/v1/weights/begin", {"version": version})
+    def begin_weights(self, version: int, *, behind: bool = False) -> list[Endpoint]:
+        """The engines to write to, once they are idle; `behind`: those alone that lack `version`."""
+        answer = self._wait("POST", "/v1/weights/begin", {"version": version, "behind": behind})
+        return [Endpoint(**engine) for engine in answer["engines"]]
 
-    def commit_weights(self, version: int, metrics: dict[str, float]) -> None:
-        """Say that all engines hold `version`."""
-        self._ask("POST", "/v1/weights/commit", {"version": version, "metrics": metrics})
+    def commit_weights(self, version: int, engines: Sequence[Endpoint], metrics: dict[str, float]) -> None:
+        """Say that `engines` hold `version`."""
+        told = [asdict(engine) for engine in engines]
+        self._ask("POST", "/v1/weights/commit", {"version": version, "engines": told, "metrics": metrics})
+        before = self._committed["engines"] if self._committed.get("version") == version else []
+        self._committed = {"version": version, "engines": [*before, *told], "metrics": None}
 
-    def next_batch(self, step: int, *, stopped: Callable[[], bool] = never) -> BatchReady | None:
-        """Wait for the batch of `step`; None once `stopped`, which is asked before each poll."""
+    def next_batch(self, step: int, *, stopped: Callable[[], bool] = never) -> BatchReady | EnginesBehind | None:
+        """Wait for the batch of `step`, or for engines that lack weights; None once `stopped`, which is asked before each poll."""
         while not stopped():
             if (answer := self._ask("GET", f"/v1/batches/{step}", None, wait_s=_BATCH_POLL_S)) is not None:
-                return BatchReady(step=step, path=Path(answer["path"]))
+                return EnginesBehind() if answer.get("behind") else BatchReady(step=step, path=Path(answer["path"]))
         return None
 
     def report(self, kind: str, **values: Any) -> None:
@@ -77,8 +85,16 @@ class ControllerClient:
             if answer is not None:
                 return answer
 
+    def _introduce(self) -> None:
+        """Tell a controller that was started again what its predecessor knew: who the trainer is, and which engines hold what."""
+        version = self._committed.get("version", self._registered["step"])
+        while self._ask("POST", "/v1/trainer", {**self._registered, "step": version}, wait_s=_POLL_S) is None:
+            pass
+        if self._committed:
+            self._ask("POST", "/v1/weights/commit", self._committed)
+
     def _ask(self, method: str, route: str, body: dict[str, Any] | None, *, wait_s: int = 0) -> dict[str, Any] | None:
-        """One request, sent again on connection errors; None when the controller says 'not yet' (204)."""
+        """One request, sent again on connection errors and to a new controller; None when the controller says 'not yet' (204)."""
         query = {"wait_s": wait_s} if wait_s else None
         # Not `json=`, which refuses a loss that is no number; the run's metrics must be able to say so.
         data = None if body is None else json.dumps(body)
@@ -87,6 +103,9 @@ class ControllerClient:
                 reply = self._session.request(
                     method, self._url(route), data=data, params=query, timeout=(_CONNECT_TIMEOUT_S, wait_s + _REPLY_TIMEOUT_S)
                 )
+                if reply.status_code == requests.codes.precondition_failed and self._registered:
+                    self._introduce()
+                    continue
                 return _answer(reply, route)
             except (requests.ConnectionError, requests.Timeout) as error:
                 if attempt == _ATTEMPTS:
@@ -95,11 +114,11 @@ class ControllerClient:
                     ) from error
                 _log.warning("The controller does not answer %s %s (attempt %d of %d): %s", method, route, attempt, _ATTEMPTS, error)
                 time.sleep(_PAUSE_S * attempt)
-        raise AssertionError("the loop returns or raises")
+        raise RunError(f"The controller was started again {_ATTEMPTS} times during {method} {route}.", where=self._where())
 
     def _url(self, route: str) -> str:
-        # Read anew each time: a controller that was restarted listens elsewhere.
-        return wait_for(self._path, timeout_s=_CONNECT_TIMEOUT_S).url + route
+        # Read anew each time: a controller that is started again listens elsewhere, and its address is gone until it does.
+        return wait_for(self._path, timeout_s=_FIND_TIMEOUT_S).url + route
 
     def _where(self) -> str:
         return f"{_ROLE} ({self._path})"

@@ -5,6 +5,7 @@ A file of an earlier attempt lies in another folder, so nobody can connect to a 
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import socket
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from slime_hpc.errors import RunError
+from slime_hpc.run_folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,14 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o600) -> None:
 def publish(path: Path, endpoint: Endpoint) -> None:
     """Make an address known."""
     write_atomic(path, json.dumps(asdict(endpoint)))
+
+
+def unpublish(run: RunFolder, attempt: int, role: str) -> None:
+    """Forget the addresses of all tasks of a role, which are gone."""
+    folder = run.endpoint(attempt, role).parent
+    for path in (run.endpoint(attempt, role), *folder.glob(f"{glob.escape(role)}-*.json")):
+        if path == run.endpoint(attempt, role) or path.stem.removeprefix(f"{role}-").isdigit():
+            path.unlink(missing_ok=True)
 
 
 def read(path: Path) -> Endpoint | None:

@@ -25,6 +25,17 @@ def find_cause(attempt: Path, role: str, status: int) -> str:
     return f"{_ending(attempt / role, role, status)}{': ' + line if line else ''}"
 
 
+def is_user_error(attempt: Path, role: str) -> bool:
+    """Whether a task of this role found its own input wrong: it would again."""
+    return any(_read(path).get("user_error", False) for path in (attempt / role).glob("cause-*.json"))
+
+
+def forget_causes(attempt: Path, role: str) -> None:
+    """Before the role starts again: what it dies of next counts. Its logs stay."""
+    for path in (attempt / role).glob("cause-*.json"):
+        path.unlink()
+
+
 def _ending(folder: Path, role: str, status: int) -> str:
     """srun's status is any task's; its log says which task ended first, and how."""
     for line in _lines(folder / "srun.log"):

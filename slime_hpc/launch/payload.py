@@ -15,7 +15,7 @@ from pathlib import Path
 from slime_hpc.config import names
 from slime_hpc.control.context import RoleContext
 from slime_hpc.control.endpoint import write_atomic
-from slime_hpc.errors import SlimeError
+from slime_hpc.errors import SlimeError, UserError
 from slime_hpc.launch.network import own_address
 from slime_hpc.launch.saved import load_saved
 from slime_hpc.launch.stop import StopRequested, raise_on_signal
@@ -71,5 +71,8 @@ class RolePayload:
     def _leave_cause(self, rank: int, error: BaseException) -> None:
         cause = error.cause if isinstance(error, SlimeError) else f"{type(error).__name__}: {error}"
         node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-        value = {"role": self.role, "rank": rank, "node": node, "cause": " ".join(cause.split()), "time": time.time()}
+        value = {
+            "role": self.role, "rank": rank, "node": node, "cause": " ".join(cause.split()),
+            "user_error": isinstance(error, UserError), "time": time.time(),
+        }  # fmt: skip
         write_atomic(RunFolder(self.run).role(self.attempt, self.role) / f"cause-{rank}.json", json.dumps(value))

@@ -1,7 +1,8 @@
 """The supervisor: starts one step a role on the first node, watches them, and ends the job with a one-line cause.
 
 It runs on the host, outside any container, and never computes: `python -m slime_hpc.launch.supervisor RUN_FOLDER`.
-Waits of the roles are bounded by themselves; the supervisor bounds a run that makes no progress at all. Told that the time limit is near,
+Waits of the roles are bounded by themselves; the supervisor bounds a run that makes no progress at all. A role that fails is started
+again while recovery.py allows it; the others stay up. Told that the time limit is near,
 it has the run parked (parking.py), and puts the job back into the queue (requeue.py).
 """
 
@@ -13,16 +14,17 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from slime_hpc.config.schema import Experiment
-from slime_hpc.control.endpoint import write_atomic
+from slime_hpc.config.schema import Experiment, Failure
+from slime_hpc.control.endpoint import unpublish, write_atomic
 from slime_hpc.errors import SlimeError
 from slime_hpc.launch import lock
-from slime_hpc.launch.cause import find_cause
+from slime_hpc.launch.cause import find_cause, forget_causes, is_user_error
 from slime_hpc.launch.parking import Parking, patience_s
 from slime_hpc.launch.payload import STOPPED_STATUS, RolePayload
+from slime_hpc.launch.recovery import Recovery
 from slime_hpc.launch.requeue import requeue, requeues
 from slime_hpc.launch.roles import ROLES
 from slime_hpc.launch.saved import load_saved
@@ -30,7 +32,8 @@ from slime_hpc.launch.step import LocalLauncher, SrunLauncher, Step, StepLaunche
 from slime_hpc.launch.stop import StopRequested, raise_on_signal
 from slime_hpc.launch.submissions import next_attempt
 from slime_hpc.launch.verdict import State, Verdict, judge
-from slime_hpc.plan.job import JobPlan
+from slime_hpc.observe import events
+from slime_hpc.plan.job import JobPlan, RolePlan
 from slime_hpc.run_folder import RunFolder
 from slime_hpc.topology.hostlist import expand
 from slime_hpc.topology.schema import Topology
@@ -42,21 +45,29 @@ ENDING_S = 3 * GRACE_S
 """Time kept for ending all steps, of what there is before the time limit: until SIGKILL, after it, and to spare."""
 CANCEL_LAG_S = 3.0
 """Slurm signals the steps before the batch shell."""
-NO_PROGRESS_S = 7200.0
-"""A run whose status and metrics have not changed for this long is ended."""
 
 
 class Supervisor:
     """One attempt of a run."""
 
     def __init__(
-        self, run: RunFolder, plan: JobPlan, launcher: StepLauncher, *, job_id: str, grace_s: float, roles: Mapping[str, str] = ROLES
+        self,
+        run: RunFolder,
+        plan: JobPlan,
+        launcher: StepLauncher,
+        *,
+        failure: Failure,
+        job_id: str,
+        grace_s: float,
+        roles: Mapping[str, str] = ROLES,
     ) -> None:
         self._run = run
         self._plan = plan
         self._launcher = launcher
         self._job_id = job_id
         self._roles = roles
+        self._stall_s = failure.stall_s
+        self._recovery = Recovery(failure)
         self._attempt = next_attempt(run)
         self._parking = Parking(run, self._attempt, patience_s=patience_s(grace_s, ENDING_S))
         self._steps: dict[str, Step] = {}
@@ -85,8 +96,11 @@ class Supervisor:
 
     def _start_steps(self) -> None:
         for role in self._plan.roles:
-            payload = RolePayload(run=self._run.path, role=role.name, attempt=self._attempt, main=self._roles[role.kind])
-            self._steps[role.name] = self._launcher.start(role, payload)
+            self._start_step(role)
+
+    def _start_step(self, role: RolePlan) -> None:
+        payload = RolePayload(run=self._run.path, role=role.name, attempt=self._attempt, main=self._roles[role.kind])
+        self._steps[role.name] = self._launcher.start(role, payload)
 
     def _watch(self) -> tuple[State, str]:
         next_heartbeat = 0.0
@@ -94,12 +108,15 @@ class Supervisor:
             if time.monotonic() >= next_heartbeat:
                 lock.renew(self._run, self._job_id)
                 next_heartbeat = time.monotonic() + lock.HEARTBEAT_S
-                if self._idle_s() > NO_PROGRESS_S:
-                    return "FAILED", f"no progress for {NO_PROGRESS_S:.0f} s; the last phase is in {self._run.status}"
+                if self._idle_s() > self._stall_s:
+                    return "FAILED", f"nothing has happened for {self._stall_s:.0f} s (failure.stall_s), since {self._phase()}"
             exits = {name: status for name, step in self._steps.items() if (status := step.poll()) is not None}
             verdict = judge(self._plan, exits)
             if verdict.state == "FAILED":
-                return "FAILED", self._cause(verdict, exits)
+                cause = self._cause(verdict, exits)
+                if not self._restarted(self._plan.role(verdict.role), cause):
+                    return "FAILED", cause
+                continue
             if verdict.state != "RUNNING" and not self._parking.answered():
                 return verdict.state, ""
             if (parked := self._parking.poll()) is not None:
@@ -111,24 +128,50 @@ class Supervisor:
         time.sleep(CANCEL_LAG_S if exits[verdict.role] in (STOPPED_STATUS, -signal.SIGTERM) else 2 * POLL_S)
         return find_cause(self._run.attempt(self._attempt), verdict.role, exits[verdict.role])
 
+    def _restarted(self, role: RolePlan, cause: str) -> bool:
+        """Start the step of a role again, if that may be."""
+        user_error = is_user_error(self._run.attempt(self._attempt), role.name)
+        trained = [event["step"] for event in events.read(self._run.metrics) if event["kind"] == "train"]
+        number = self._recovery.restart(role, user_error=user_error, trained=len(trained))
+        if not number:
+            return False
+        step = self._steps[role.name]
+        step.signal(signal.SIGKILL)
+        self._wait(GRACE_S, [step])
+        forget_causes(self._run.attempt(self._attempt), role.name)
+        unpublish(self._run, self._attempt, role.name)
+        told = {"role": role.name, "restart": number, "of": self._recovery.budget[role.kind], "cause": cause}
+        print(f"restart {number} of {role.name}: {cause}", flush=True)
+        last = max(trained, default=0)
+        events.append(self._run.metrics, {"kind": "restart", "step": last, "attempt": self._attempt, "time": time.time(), **told})
+        self._start_step(role)
+        return True
+
+    def _phase(self) -> str:
+        try:
+            status = json.loads(self._run.status.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return "the start"
+        return f"{status['phase']!r} of step {status['step']}"
+
     def _idle_s(self) -> float:
         changed = [path.stat().st_mtime for path in (self._run.status, self._run.metrics) if path.exists()]
         return time.time() - max([self._start, *changed])
 
     def _end_steps(self) -> None:
         self._signal_all(signal.SIGTERM)
-        self._wait(GRACE_S)
+        self._wait(GRACE_S, self._steps.values())
         self._signal_all(signal.SIGKILL)
-        self._wait(GRACE_S)
+        self._wait(GRACE_S, self._steps.values())
 
     def _signal_all(self, number: int) -> None:
         for step in self._steps.values():
             step.signal(number)
 
-    def _wait(self, timeout_s: float) -> None:
-        """For the ends of all steps: a step that has failed may still have tasks, so its processes count, not its status."""
+    def _wait(self, timeout_s: float, steps: Collection[Step]) -> None:
+        """For the ends of steps: one that has failed may still have tasks, so its processes count, not its status."""
         deadline = time.monotonic() + timeout_s
-        while any(step.running() for step in self._steps.values()) and time.monotonic() < deadline:
+        while any(step.running() for step in steps) and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
     def _write_outcome(self, state: str, cause: str) -> None:
@@ -162,7 +205,8 @@ def main(folder: str, *, roles: Mapping[str, str] = ROLES) -> int:
             print("COMPLETED already", flush=True)
             return 0
         grace_s = topology.scheduler.grace_s
-        state = Supervisor(run, plan, launcher, job_id=job_id, grace_s=grace_s, roles=roles).supervise()
+        supervisor = Supervisor(run, plan, launcher, failure=experiment.failure, job_id=job_id, grace_s=grace_s, roles=roles)
+        state = supervisor.supervise()
     finally:
         lock.release(run)
     if requeues(state, int(os.environ.get("SLURM_RESTART_COUNT", "0")), experiment.slurm, topology.scheduler):

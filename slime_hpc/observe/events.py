@@ -1,4 +1,4 @@
-"""The event stream of a run: one JSON object a line in metrics.jsonl, appended by the controller alone.
+"""The event stream of a run: one JSON object a line in metrics.jsonl, appended by the controller, and by the supervisor beside it.
 
     kind         step of  values
     attempt      -        attempt, step (that the trainer goes on from)
@@ -10,7 +10,11 @@
                           mismatch_kl, mismatch_k3, mismatch_chi2, mismatch_chi2_sequence, log_ppl_trainer, log_ppl_engine,
                           correction_weight, correction_bounded, rejected_fraction, vetoed_fraction, off_policy_fraction,
                           seconds_wait, seconds_logprobs, seconds_train
-    push         version  bytes, buckets, seconds, seconds_gather, seconds_wire, verify_abs_diff and seconds_verify (when sync.verify is on)
+    push         version  bytes, buckets, engines, failed_tries, seconds, seconds_gather, seconds_wire,
+                          verify_abs_diff and seconds_verify (when sync.verify is on)
+    catch_up     version  the same, of a push to engines that had come up again
+    engine       RL       name, what ("lost", "serves", of the router "up"), seconds (that an engine was out of the rotation)
+    restart      RL       role, restart (its number), of (how many are allowed), cause
     checkpoint   RL       seconds, path
     eval         RL       pass_rate, problems, seconds
 

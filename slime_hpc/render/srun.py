@@ -34,6 +34,8 @@ def srun_command(
         "--overlap",
         "--export=ALL",
         "--unbuffered",
+        # A step that is started again adds to its logs.
+        "--open-mode=append",
         # Else srun waits for the other tasks, and the supervisor learns of a dead one only when all have ended.
         "--kill-on-bad-exit=1",
         f"--output={file_pattern(folder)}/%j_%t_log.out",

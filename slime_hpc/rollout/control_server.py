@@ -1,6 +1,6 @@
 """The server of the control API (`control.api`): authenticates, checks, and turns requests into changes of the run's state.
 
-Long calls are polls: 204 says "not yet, ask again". 409 says that the run cannot go on, and why.
+Long calls are polls: 204 says "not yet, ask again". 409 says that the run cannot go on, and why; 412 that no trainer is known yet.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from slime_hpc.control.endpoint import Endpoint
 from slime_hpc.errors import RunError
 from slime_hpc.observe import events
 from slime_hpc.rollout.run_state import RunState
@@ -81,27 +82,32 @@ class ControlServer:
         return web.json_response({"engines": [asdict(engine) for engine in state.engines]})
 
     async def _begin(self, request: web.Request) -> web.Response:
-        int((await _body(request))["version"])
-        state = self._state
-        idle = await state.wait(lambda: state.in_flight() == 0, timeout_s=_wait_s(request))
-        if not idle:
+        body = await _body(request)
+        version, behind, state = int(body["version"]), bool(body.get("behind", False)), self._state
+        self._require_trainer()
+        if behind and version == state.version:
+            return web.json_response({"engines": [asdict(engine) for engine in state.behind()]})
+        if not await state.wait(lambda: state.in_flight() == 0 and bool(state.engines), timeout_s=_wait_s(request)):
             return web.Response(status=204)
         state.version = None
-        return web.json_response({})
+        return web.json_response({"engines": [asdict(engine) for engine in state.engines or []]})
 
     async def _commit(self, request: web.Request) -> web.Response:
         body = await _body(request)
-        version = int(body["version"])
-        events.append(self._state.run.metrics, self._stamp({"kind": "push", "step": version, **body["metrics"]}))
-        self._state.version = version
-        self._state.change()
+        version, engines, metrics = int(body["version"]), [Endpoint(**engine) for engine in body["engines"]], body["metrics"]
+        self._require_trainer()
+        if metrics is not None:
+            kind = "catch_up" if version == self._state.version else "push"
+            events.append(self._state.run.metrics, self._stamp({"kind": kind, "step": version, **metrics}))
+        self._state.hold(version, engines)
         return web.json_response({})
 
     async def _batch(self, request: web.Request) -> web.Response:
         state, step = self._state, int(request.match_info["step"])
-        if not await state.wait(lambda: step in state.batches, timeout_s=_wait_s(request)):
+        self._require_trainer()
+        if not await state.wait(lambda: step in state.batches or bool(state.behind()), timeout_s=_wait_s(request)):
             return web.Response(status=204)
-        return web.json_response({"path": str(state.batches[step])})
+        return web.json_response({"path": str(state.batches[step])} if step in state.batches else {"behind": True})
 
     async def _event(self, request: web.Request) -> web.Response:
         event = await _body(request)
@@ -112,12 +118,17 @@ class ControlServer:
 
     async def _finish(self, request: web.Request) -> web.Response:
         int((await _body(request))["step"])
+        self._require_trainer()
         self._state.finished = True
         self._state.change()
         return web.json_response({})
 
     async def _status(self, request: web.Request) -> web.Response:
         return web.json_response(self._state.status())
+
+    def _require_trainer(self) -> None:
+        if self._state.trainer is None:
+            raise web.HTTPPreconditionFailed(text='{"error": "no trainer has registered"}', content_type="application/json")
 
     def _stamp(self, event: dict[str, Any]) -> dict[str, Any]:
         return {**event, "attempt": self._attempt, "time": time.time()}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from pathlib import Path
 
 import aiohttp
@@ -17,24 +16,21 @@ from aiohttp import web
 
 from slime_hpc.config.schema import Experiment
 from slime_hpc.control.context import RoleContext
-from slime_hpc.control.endpoint import Endpoint, free_port, publish, read, write_atomic
+from slime_hpc.control.endpoint import Endpoint, free_port, publish, write_atomic
 from slime_hpc.data.prompt import Prompt, PromptSource
 from slime_hpc.data.source import load_prompts, make_source
 from slime_hpc.data.tokenize import Tokenizer, load_tokenizer
-from slime_hpc.errors import RunError
 from slime_hpc.observe.summary import summarize
 from slime_hpc.rollout.batch_maker import BatchMaker
 from slime_hpc.rollout.control_server import ControlServer
 from slime_hpc.rollout.evaluate import Evaluator
 from slime_hpc.rollout.generate import Generator
 from slime_hpc.rollout.reward import Scorer, make_scorer
-from slime_hpc.rollout.router_client import RouterClient
+from slime_hpc.rollout.rotation import Rotation
 from slime_hpc.rollout.run_state import RunState
 from slime_hpc.rollout.steps import StepLoop
 from slime_hpc.store.journal import Journal
 
-START_TIMEOUT_S = 1800.0
-"""Time that router and engines have to come up: a large model from a cold file system takes many minutes."""
 LINGER_S = 2.0
 """Time that the trainer has to read the answer to its last call before the server goes."""
 
@@ -77,12 +73,17 @@ async def _control(context: RoleContext, state: RunState) -> None:
     connector = aiohttp.TCPConnector(limit=0)
     try:
         async with aiohttp.ClientSession(connector=connector) as session:
-            router = await _bring_up(context, state, session)
-            generator = Generator(router.url, context.token, experiment.rollout, session=session, on_idle=state.change)
+            state.enter("waiting for engines", 0)
+            rotation = Rotation(context, state, session)
+            await rotation.bring_up()
+            generator = Generator(rotation.route, context.token, experiment.rollout, session=session, on_idle=state.change)
             state.in_flight = lambda: generator.counts.in_flight
             maker = BatchMaker(experiment, tokenizer, source, generator, scorer)
             evaluator = Evaluator(experiment, tokenizer, heldout, generator, scorer)
-            await StepLoop(context, state, source, Journal(context.run), maker, evaluator).run()
+            async with asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(rotation.watch())
+                await StepLoop(context, state, source, Journal(context.run), maker, evaluator).run()
+                watching.cancel()
     finally:
         scorer.close()
     state.enter("finished", experiment.steps)
@@ -95,25 +96,3 @@ def _load(experiment: Experiment, workers: int) -> tuple[Tokenizer, PromptSource
     source = make_source(experiment.data, experiment.seed)
     heldout = load_prompts(experiment.eval, key="eval") if experiment.eval else []
     return tokenizer, source, heldout, make_scorer(experiment.reward, workers=workers)
-
-
-async def _bring_up(context: RoleContext, state: RunState, session: aiohttp.ClientSession) -> Endpoint:
-    """Wait for router and engines, join them, and make them generate one token."""
-    state.enter("waiting for engines", 0)
-    names = [f"{role.name}-{rank}" for role in context.plan.of_kind("engines") for rank in range(role.num_tasks)]
-    router, *engines = [await _endpoint(context, name) for name in ["router", *names]]
-    client = RouterClient(router.url, context.token, session)
-    await client.register(engines, timeout_s=120)
-    await client.generate_one(1, timeout_s=300)
-    state.engines = engines
-    state.change()
-    return router
-
-
-async def _endpoint(context: RoleContext, name: str) -> Endpoint:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if (endpoint := read(context.run.endpoint(context.attempt, name))) is not None:
-            return endpoint
-        await asyncio.sleep(0.1)
-    raise RunError(f"{name} did not come up within {START_TIMEOUT_S:.0f} s.", where=name, fix="see its log with `slime-hpc logs`")

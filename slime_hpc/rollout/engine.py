@@ -1,10 +1,11 @@
-"""The task of one engine: start its SGLang server, say where it listens, watch it, and leave nothing behind.
+"""The task of one engine: start its SGLang server, say where it listens, watch it, start it again, and leave nothing behind.
 
-Knows one engine only; who sends requests and who pushes weights finds it through its endpoint file.
+Knows one engine only; who sends requests and who pushes weights finds it through its endpoint file, which is gone while it is down.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -13,7 +14,9 @@ from pathlib import Path
 from slime_hpc.control.context import RoleContext
 from slime_hpc.control.endpoint import Endpoint, free_port, publish, write_atomic
 from slime_hpc.control.interface import collective_environment
+from slime_hpc.errors import EngineError
 from slime_hpc.rollout.process import ServerProcess, python_environment
+from slime_hpc.rollout.pulse import Pulse
 from slime_hpc.rollout.server_args import cpu_environment, devices, engine_args, tensor_parallel
 
 START_TIMEOUT_S = 1800.0
@@ -21,7 +24,24 @@ _SHIMS = Path(__file__).with_name("cpu_shims")
 
 
 def main(context: RoleContext) -> None:
-    """Run the engine until this task is told to stop. Raises ConfigError or EngineError when its server does not start, or dies."""
+    """Run the engine until this task is told to stop; a server that dies or falls silent is started again `failure.engine_restarts` times.
+
+    Raises ConfigError or EngineError when the server does not start, or its restarts are spent.
+    """
+    path = context.run.endpoint(context.attempt, f"{context.role.name}-{context.rank}")
+    budget = context.experiment.failure.engine_restarts
+    for restarts in itertools.count():
+        try:
+            _serve(context, path)
+        except EngineError as error:
+            # One that has never served would not serve the next time either.
+            if restarts >= budget or not path.exists():
+                raise
+            path.unlink()
+            print(f"restart {restarts + 1} of {budget}: {error}", flush=True)
+
+
+def _serve(context: RoleContext, path: Path) -> None:
     port = free_port(context.address, context.port_first)
     nccl_port = free_port(context.address, port + 1)
     endpoint = endpoint_of(context, port)
@@ -29,8 +49,14 @@ def main(context: RoleContext) -> None:
     command = [sys.executable, "-m", "slime_hpc.rollout.sglang_server", str(settings)]
     with ServerProcess(endpoint.role, command, environment(context)) as server:
         server.wait_healthy(f"{endpoint.url}/health", timeout_s=START_TIMEOUT_S)
-        publish(context.run.endpoint(context.attempt, endpoint.role), endpoint)
-        server.watch()
+        publish(path, endpoint)
+        server.watch(_pulse(context, endpoint))
+
+
+def _pulse(context: RoleContext, endpoint: Endpoint) -> Pulse | None:
+    if context.experiment.rollout.colocate:
+        return None
+    return Pulse(endpoint, context.token, silence_s=context.experiment.failure.engine_silence_s)
 
 
 def endpoint_of(context: RoleContext, port: int) -> Endpoint:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,9 +73,16 @@ class Generator:
     """Sends requests to the router, at most `rollout.concurrency` at a time; calls `on_idle` whenever none is in flight any more."""
 
     def __init__(
-        self, url: str, token: str, rollout: Rollout, *, session: aiohttp.ClientSession, on_idle: Callable[[], None] = lambda: None
+        self,
+        route: Callable[[], Awaitable[str]],
+        token: str,
+        rollout: Rollout,
+        *,
+        session: aiohttp.ClientSession,
+        on_idle: Callable[[], None] = lambda: None,
     ) -> None:
-        self._url = f"{url}/generate"
+        """`route`: waits until an engine serves; the router's address then."""
+        self._route = route
         self._headers = {"Authorization": f"Bearer {token}"}
         self._rollout = rollout
         self._session = session
@@ -126,7 +133,8 @@ class Generator:
 
     async def _post(self, request: Request) -> Any:
         timeout = aiohttp.ClientTimeout(total=self._rollout.request_timeout_s)
-        async with self._session.post(self._url, json=self._body(request), headers=self._headers, timeout=timeout) as response:
+        url = f"{await self._route()}/generate"
+        async with self._session.post(url, json=self._body(request), headers=self._headers, timeout=timeout) as response:
             text = await response.text()
             if response.status == 200:
                 return _json(text)

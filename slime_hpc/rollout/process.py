@@ -24,6 +24,7 @@ import psutil
 import requests
 
 from slime_hpc.errors import ConfigError, EngineError
+from slime_hpc.rollout.pulse import Pulse
 
 CONFIG_ERROR_STATUS = 2
 """Exit status of a child that found its configuration wrong, and said so on its last lines."""
@@ -112,11 +113,14 @@ class ServerProcess:
         ending = f"died of {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         raise EngineError(f"{self.name} {ending}.\n{self._last_words()}", where=self.name)
 
-    def watch(self) -> None:
-        """Stay until the child dies, and raise what it died of."""
-        while True:
-            self.check()
-            time.sleep(0.5)
+    def watch(self, pulse: Pulse | None = None) -> None:
+        """Stay until the child dies or has no pulse, and raise what happened."""
+        with pulse or contextlib.nullcontext():
+            while True:
+                self.check()
+                if pulse:
+                    pulse.check()
+                time.sleep(0.5)
 
     def _last_words(self) -> str:
         """Lines around the last error of the log, or its end."""

@@ -35,6 +35,12 @@ class RouterClient:
         if missing:
             raise EngineError(f"The router did not take {', '.join(sorted(missing))} within {timeout_s:.0f} s.", where="router")
 
+    async def remove(self, engine: Endpoint) -> None:
+        """Send nothing to an engine any more."""
+        for worker in (await self._get("/workers"))["workers"]:
+            if worker["url"].rstrip("/") == engine.url:
+                await self._request("DELETE", f"/workers/{worker['id']}")
+
     async def generate_one(self, token_id: int, *, timeout_s: float) -> None:
         """Ask for one token until one comes. Raises EngineError with the last answer."""
         deadline = time.monotonic() + timeout_s
@@ -49,15 +55,14 @@ class RouterClient:
                 await asyncio.sleep(0.5)
 
     async def _post(self, path: str, body: dict[str, Any]) -> Any:
-        async with self._session.post(
-            self._url + path, json=body, headers=self._headers, timeout=aiohttp.ClientTimeout(total=60)
-        ) as response:
-            if response.status >= 300:
-                raise EngineError(f"{path} answered HTTP {response.status}: {(await response.text())[:300]}", where="router")
-            return await response.json(content_type=None)
+        return await self._request("POST", path, body)
 
     async def _get(self, path: str) -> Any:
-        async with self._session.get(self._url + path, headers=self._headers, timeout=aiohttp.ClientTimeout(total=60)) as response:
+        return await self._request("GET", path)
+
+    async def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        timeout = aiohttp.ClientTimeout(total=60)
+        async with self._session.request(method, self._url + path, json=body, headers=self._headers, timeout=timeout) as response:
             if response.status >= 300:
                 raise EngineError(f"{path} answered HTTP {response.status}: {(await response.text())[:300]}", where="router")
             return await response.json(content_type=None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,14 @@ class RunState:
 
     run: RunFolder
     engines: list[Endpoint] | None = None
+    """Those that are up; None before all have come up for the first time."""
+    holding: frozenset[Endpoint] = frozenset()
+    """Those that hold `version`."""
     trainer: Registration | None = None
+    serving: bool = True
+    """Whether any engine takes requests."""
     version: int | None = None
-    """Version that all engines hold; None before the first push and while one is under way."""
+    """Version that the engines generate with; None before the first push and while one is under way."""
     batches: dict[int, Path] = field(default_factory=dict)
     """Sealed batches that the trainer may fetch."""
     finished: bool = False
@@ -58,6 +63,16 @@ class RunState:
         self.trainer = Registration(attempt, step, self.trainer.number + 1 if self.trainer else 0)
         self.version = None
         self.batches.clear()
+        self.change()
+
+    def behind(self) -> list[Endpoint]:
+        """Engines that are up and lack the version that the others generate with."""
+        return [engine for engine in self.engines or [] if engine not in self.holding] if self.version is not None else []
+
+    def hold(self, version: int, engines: Iterable[Endpoint]) -> None:
+        """`engines` hold `version`, beside those that did already."""
+        self.holding = frozenset(engines) | (self.holding if version == self.version else frozenset())
+        self.version = version
         self.change()
 
     def change(self) -> None:

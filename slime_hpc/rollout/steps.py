@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from slime_hpc.control.context import RoleContext
 from slime_hpc.data.prompt import PromptSource
@@ -15,6 +16,8 @@ from slime_hpc.rollout.batch_maker import Made
 from slime_hpc.rollout.run_state import RunState
 from slime_hpc.store import hdf5
 from slime_hpc.store.journal import Entry, Journal
+
+T = TypeVar("T")
 
 
 class Maker(Protocol):
@@ -70,14 +73,14 @@ class StepLoop:
     async def _from(self, start: int, registration: int) -> None:
         steps = self._context.experiment.steps
         await self._committed(start, registration)
-        await self._evaluate(start)
+        await self._evaluate(start, registration)
         for step in range(start + 1, steps + 1):
             self._state.enter("generating", step)
             self._state.batches[step] = await self._batch(step, registration)
             self._state.change()
             self._state.enter("training", step)
             await self._committed(step, registration)
-            await self._evaluate(step)
+            await self._evaluate(step, registration)
         self._state.enter("saving", steps)
         await self._state.wait(lambda: self._state.finished or self._restarted(registration))
         self._check(registration)
@@ -88,13 +91,13 @@ class StepLoop:
         if not await asyncio.to_thread(self._journal.intact, step):
             # The engines take the weights of a trainer that has come meanwhile.
             self._check(registration)
-            await self._make(step, path)
+            await self._make(step, path, registration)
         self._check(registration)
         return path
 
-    async def _make(self, step: int, path: Path) -> None:
+    async def _make(self, step: int, path: Path, registration: int) -> None:
         self._source.restore(self._position(step - 1))
-        made = await self._maker.make(step, step - 1)
+        made = await self._unless_stuck(self._maker.make(step, step - 1), registration)
         report = await asyncio.to_thread(hdf5.seal, path, made.batch)
         self._journal.append(
             Entry(
@@ -117,11 +120,24 @@ class StepLoop:
         await self._state.wait(lambda: self._state.version == version or self._restarted(registration))
         self._check(registration)
 
-    async def _evaluate(self, step: int) -> None:
+    async def _evaluate(self, step: int, registration: int) -> None:
         done = events.by_step(self._context.run.metrics, "eval")
         if self._evaluator.due(step) and step not in done:
             self._state.enter("evaluating", step)
-            self._emit("eval", step, await self._evaluator.evaluate())
+            self._emit("eval", step, await self._unless_stuck(self._evaluator.evaluate(), registration))
+
+    async def _unless_stuck(self, generation: Coroutine[Any, Any, T], registration: int) -> T:
+        """Its result. Raises Restarted when no engine serves, and a new trainer that could bring them weights waits for it to end."""
+        task = asyncio.ensure_future(generation)
+        task.add_done_callback(lambda _: self._state.change())
+        try:
+            await self._state.wait(lambda: task.done() or (self._restarted(registration) and not self._state.serving))
+            if not task.done():
+                raise Restarted
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     def _restarted(self, registration: int) -> bool:
         trainer = self._state.trainer

@@ -1,7 +1,8 @@
 """Roles that do nothing but end, or fail, as a script says: they show what supervisor and launchers do, without an engine or a trainer.
 
 `python -m slime_hpc.testing.toys RUN_FOLDER` is the supervisor with these roles. `toys.json` in the run folder maps "role" or "role-rank"
-to what that task does; a task it doesn't name works (controller, trainer) or serves until it is told to end (router, engines).
+to what that task does ("once": fail the first time; "outlast": work until such a one is there again); a task it doesn't name works
+(controller, trainer) or serves until it is told to end (router, engines).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from slime_hpc.control.context import RoleContext
 from slime_hpc.errors import RunError
 from slime_hpc.run_folder import RunFolder
 
-Deed = Literal["work", "serve", "raise", "exit", "killed", "stubborn", "park"]
+Deed = Literal["work", "serve", "raise", "exit", "killed", "stubborn", "park", "once", "outlast"]
 WORK_S = 1.0
 PARKED_AT = 7
 """The step that a toy says it has saved."""
@@ -45,9 +46,17 @@ def play(context: RoleContext) -> None:
         "node": os.uname().nodename, "address": context.address, "local_rank": context.local_rank, "attempt": context.attempt,
         "pid": os.getpid(), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
     }  # fmt: skip
+    deed = deeds.get(name, deeds.get(context.role.name, default))
+    if deed == "once":
+        again = (context.run.attempt(context.attempt) / f"{name}.started").exists()
+        deed = default if again else "exit"
+        if again:
+            _write(context, f"{name}.again", {})
     _write(context, f"{name}.started", note)
+    with (context.run.attempt(context.attempt) / f"{name}.starts").open("a") as starts:
+        starts.write(f"{os.getpid()}\n")
     try:
-        _do(deeds.get(name, deeds.get(context.role.name, default)), context)
+        _do(deed, context)
     finally:
         _write(context, f"{name}.cleaned", {})
 
@@ -66,7 +75,7 @@ def _do(deed: Deed, context: RoleContext) -> None:
     if deed == "stubborn":
         for number in (signal.SIGTERM, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
-    while deed != "work":
+    while deed != "work" and not (deed == "outlast" and list(context.run.attempt(context.attempt).glob("*.again"))):
         time.sleep(0.1)
 
 
@@ -88,6 +97,11 @@ def _write(context: RoleContext, name: str, note: Mapping[str, Any]) -> None:
 def started(run: RunFolder, attempt: int = 0) -> dict[str, dict[str, Any]]:
     """What every task noted at its start, by "role-rank"."""
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in run.attempt(attempt).glob("*.started")}
+
+
+def starts(run: RunFolder, attempt: int = 0) -> dict[str, int]:
+    """How often every task was started, by "role-rank"."""
+    return {path.stem: len(path.read_text().splitlines()) for path in run.attempt(attempt).glob("*.starts")}
 
 
 def cleaned(run: RunFolder, attempt: int = 0) -> set[str]:

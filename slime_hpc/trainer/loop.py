@@ -6,23 +6,18 @@ Rank 0 alone speaks with the controller; the others hear of it through the relay
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from torch.distributed.distributed_c10d import Store
 
 from slime_hpc.algo import registry
-from slime_hpc.config import names
 from slime_hpc.control import park
-from slime_hpc.control.api import Controller
+from slime_hpc.control.api import BatchReady, Controller
 from slime_hpc.control.client import ControllerClient
 from slime_hpc.control.context import RoleContext
-from slime_hpc.control.endpoint import Endpoint
-from slime_hpc.sync.occupancy import Apart, Occupancy, Shared
-from slime_hpc.sync.transport import TRANSPORTS, WeightTransport
-from slime_hpc.sync.verify import verify
 from slime_hpc.trainer import checkpoint, share, step, warm_start, weights
+from slime_hpc.trainer.delivery import Delivery
 from slime_hpc.trainer.model import Blueprint, build, transformer_config
 from slime_hpc.trainer.optimizer import Optimization
 from slime_hpc.trainer.parallel import Place
@@ -41,8 +36,6 @@ class TrainingLoop:
         self._blueprint = Blueprint.read(self._experiment)
         self._algorithm = registry.load(self._experiment.algorithm)
         self._controller: Controller | None = ControllerClient(context) if place.rank == 0 else None
-        self._engines: list[Endpoint] = []
-        self._occupancy: Occupancy = Apart()
 
     def run(self) -> None:
         """Until the last step is trained, pushed and saved; when the attempt is to be parked, until the step reached is saved."""
@@ -54,21 +47,23 @@ class TrainingLoop:
         if start:
             checkpoint.load(self._context.run, start, policy, optimization)
         reference = self._reference()
-        transport = self._connect(start)
+        delivery = self._register(start)
         try:
-            self._push(transport, policy, start)
+            delivery.push(policy, start)
             for number in range(start + 1, experiment.steps + 1):
                 asked = time.monotonic()
-                path = self._next_batch(number)
+                path = self._next_batch(number, delivery, policy)
                 if path is None:
                     self._park(number - 1, policy, optimization)
                     return
-                self._step(number, path, policy, optimization, reference, seconds_wait=time.monotonic() - asked)
-                self._push(transport, policy, number)
+                waited_s = time.monotonic() - asked
+                delivery.occupancy.to_trainer()
+                self._step(number, path, policy, optimization, reference, seconds_wait=waited_s)
+                delivery.push(policy, number)
                 if self._due(number):
                     self._save(number, policy, optimization)
         finally:
-            transport.close()
+            delivery.close()
         self._tell(lambda controller: controller.finish(experiment.steps))
 
     def _policy(self, *, trainable: bool = True) -> Policy:
@@ -103,64 +98,34 @@ class TrainingLoop:
             self._load_model(reference)
         return reference
 
-    def _connect(self, start: int) -> WeightTransport:
+    def _register(self, start: int) -> Delivery:
         attempt = self._context.attempt
-        told = self._ask(lambda controller: [asdict(engine) for engine in controller.register(attempt=attempt, step=start)])
-        self._engines = [Endpoint(**engine) for engine in told]
-        sync = self._experiment.sync
-        transport: WeightTransport = names.load(TRANSPORTS[sync.transport], where="sync.transport")(self._context, sync)
-        transport.connect(self._engines)
-        if self._experiment.rollout.colocate and self._context.topology.accelerator == "cuda":
-            self._occupancy = Shared(self._engines, self._context.token)
-        return transport
+        self._tell(lambda controller: controller.register(attempt=attempt, step=start))
+        return Delivery(self._context, self._blueprint, self._ask)
 
-    def _next_batch(self, number: int) -> Path | None:
-        """The file of a step's batch; None when the attempt is to be parked: rank 0 alone looks, so that all ranks agree."""
+    def _next_batch(self, number: int, delivery: Delivery, policy: Policy) -> Path | None:
+        """The file of a step's batch; None when the attempt is to be parked: rank 0 alone looks, so that all ranks agree.
+
+        Meanwhile engines that have come up again are brought the weights that this batch is made with.
+        """
 
         def stopped() -> bool:
             return park.asked(self._context.run, self._context.attempt)
 
-        def ask(controller: Controller) -> str | None:
-            batch = controller.next_batch(number, stopped=stopped)
-            return str(batch.path) if batch else None
+        def ask(controller: Controller) -> dict[str, str]:
+            answer = controller.next_batch(number, stopped=stopped)
+            return {"path": str(answer.path)} if isinstance(answer, BatchReady) else {"behind": ""} if answer else {}
 
-        path = self._ask(ask)
-        return Path(path) if path else None
+        while "behind" in (answer := self._ask(ask)):
+            delivery.push(policy, number - 1, behind=True)
+        return Path(answer["path"]) if answer else None
 
     def _step(
         self, number: int, path: Path, policy: Policy, optimization: Optimization, reference: Policy | None, *, seconds_wait: float
     ) -> None:
-        self._occupancy.to_trainer()
         own = share.read(path, self._experiment, self._algorithm.advantage, policy, self._place)
         values = step.train(number, own, self._experiment, self._algorithm, policy, optimization, reference, self._place)
         self._report("train", step=number, **values, seconds_wait=seconds_wait)
-
-    def _push(self, transport: WeightTransport, policy: Policy, version: int) -> None:
-        self._ask(lambda controller: controller.begin_weights(version))
-        self._occupancy.to_engines()
-        report = transport.push(version, weights.export(policy.model, self._blueprint.sizes))
-        values: dict[str, Any] = {
-            "bytes": report.num_bytes,
-            "buckets": report.num_buckets,
-            "seconds": report.total_s,
-            "seconds_gather": report.gather_s,
-            "seconds_wire": report.wire_s,
-        }
-        if self._experiment.sync.verify:
-            values |= self._verify(policy, version)
-        self._tell(lambda controller: controller.commit_weights(version, values))
-
-    def _verify(self, policy: Policy, version: int) -> dict[str, float]:
-        start = time.monotonic()
-        difference = verify(
-            self._engines,
-            self._context.token,
-            version=version,
-            vocab_size=self._blueprint.sizes.vocab_size,
-            score=policy.score,
-            tolerance=self._experiment.sync.verify_tolerance,
-        )
-        return {"verify_abs_diff": difference, "seconds_verify": time.monotonic() - start}
 
     def _due(self, number: int) -> bool:
         interval = self._experiment.checkpoint.interval

@@ -89,15 +89,15 @@ def test_waiting_for_a_batch_ends_when_the_run_is_to_be_parked(context, server):
 
 
 def test_the_other_calls(context, server):
-    server.answers = [(200, {})] * 4
+    server.answers = [(200, {"engines": []})] * 4
     client = ControllerClient(context)
     client.begin_weights(2)
-    client.commit_weights(2, {"seconds": 1.5})
+    client.commit_weights(2, [], {"seconds": 1.5})
     client.report("train", step=2, loss=0.5)
     client.finish(7)
     assert [(path.split("?")[0], body) for _, path, body, _ in server.requests] == [
-        ("/v1/weights/begin", {"version": 2}),
-        ("/v1/weights/commit", {"version": 2, "metrics": {"seconds": 1.5}}),
+        ("/v1/weights/begin", {"version": 2, "behind": False}),
+        ("/v1/weights/commit", {"version": 2, "engines": [], "metrics": {"seconds": 1.5}}),
         ("/v1/events", {"kind": "train", "step": 2, "loss": 0.5}),
         ("/v1/finish", {"step": 7}),
     ]

@@ -9,7 +9,7 @@ import time
 import pytest
 from places import await_tasks, outcome
 
-from slime_hpc.config.schema import SlurmJob
+from slime_hpc.config.schema import Failure, SlurmJob
 from slime_hpc.control import park
 from slime_hpc.launch.parking import Parking, patience_s
 from slime_hpc.launch.requeue import requeues
@@ -119,7 +119,7 @@ def test_a_run_whose_roles_have_ended_by_then_is_parked_and_not_complete(place):
     _, _, plan = load_saved(run)
     before = signal.getsignal(signal.SIGUSR2)
     try:
-        supervisor = Supervisor(run, plan, ParkedAtOnce(run), job_id="local", grace_s=60)
+        supervisor = Supervisor(run, plan, ParkedAtOnce(run), failure=Failure(), job_id="local", grace_s=60)
         timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGUSR2])
         timer.start()
         assert supervisor.supervise() == "STOPPED"

@@ -7,7 +7,8 @@ import time
 import pytest
 from places import LocalJob, await_tasks, outcome
 
-from slime_hpc.testing.toys import WORK_S, cleaned, started, write_deeds
+from slime_hpc.observe import events
+from slime_hpc.testing.toys import WORK_S, cleaned, started, starts, write_deeds
 
 SERVING = {"controller": "serve", "trainer": "serve"}
 ALL = {"controller-0", "router-0", "trainer-0", "trainer-1", "engines-0", "engines-1"}
@@ -35,6 +36,37 @@ def assert_placed_as_planned(tasks):
 
 
 @pytest.mark.parametrize(
+    ("place", "role"),
+    [
+        *(("local", role) for role in ("controller", "router", "engines", "trainer")),
+        *(pytest.param("slurm", role, marks=pytest.mark.slurm) for role in ("engines", "trainer")),
+    ],
+    indirect=["place"],
+)
+def test_a_role_that_fails_once_is_started_again_alone_and_the_run_ends_well(place, role):
+    run = place.make_run({"controller": "outlast", f"{role}-0": "once"})
+    job = place.start(run)
+    assert job.wait() == 0, job.output()
+    assert outcome(run) | {"state": "COMPLETED", "attempt": 0} == outcome(run)
+    (event,) = [event for event in events.read(run.metrics) if event["kind"] == "restart"]
+    assert (event["role"], event["restart"], event["of"]) == (role, 1, 3)
+    assert "3" in event["cause"]
+    assert f"restart 1 of {role}: {event['cause']}" in job.output().splitlines()
+    assert starts(run) == {name: 2 if name.startswith(role) else 1 for name in ALL}
+
+
+@pytest.mark.parametrize("place", ["local"], indirect=True)
+def test_a_role_that_fails_again_before_anything_is_trained_is_given_up(place):
+    run = place.make_run({**SERVING, "trainer-1": "raise"})
+    job = place.start(run)
+    assert job.wait() == 1, job.output()
+    node = started(run)["trainer-1"]["node"]
+    assert outcome(run)["cause"] == f"trainer rank 1 on {node}: the toy broke [toys] -> mend it"
+    assert [event["restart"] for event in events.read(run.metrics)] == [1]
+    assert not run.lock.exists()
+
+
+@pytest.mark.parametrize(
     ("failed", "deed", "local_cause", "slurm_cause"),
     [
         ("trainer-1", "raise", *2 * ("trainer rank 1 on {node}: the toy broke [toys] -> mend it",)),
@@ -43,8 +75,9 @@ def assert_placed_as_planned(tasks):
         ("trainer-0", "killed", "trainer killed by signal 9", "trainer rank 0 on n1: Killed"),
     ],
 )
-def test_a_role_that_dies_ends_the_run_within_seconds_with_one_line(place, failed, deed, local_cause, slurm_cause):
-    run = place.make_run({**SERVING, failed: deed})
+def test_a_role_that_may_not_be_started_again_ends_the_run_within_seconds_with_one_line(place, failed, deed, local_cause, slurm_cause):
+    kind = failed.partition("-")[0].removesuffix("s")
+    run = place.make_run({**SERVING, failed: deed}, f"failure.{kind}_restarts=0")
     job = place.start(run)
     await_tasks(run)
     begun = time.monotonic()

@@ -85,10 +85,10 @@ class Trainer:
         self.seen = {}
 
     def push(self, version):
-        self.client.begin_weights(version)
+        engines = self.client.begin_weights(version)
         scale = 1 + 0.01 * version
         self.transport.push(version, ((name, tensor * scale if tensor.dim() == 2 else tensor) for name, tensor in self.model.items()))
-        self.client.commit_weights(version, {})
+        self.client.commit_weights(version, engines, {})
 
     def train(self, until):
         """Up to the push of step `until`."""
@@ -198,8 +198,7 @@ def test_without_the_token_the_controller_tells_nothing(fruitless):
 def test_an_engine_that_gives_no_answers_ends_the_run_and_the_trainer_learns_why(fruitless):
     client = ControllerClient(fruitless.trainer)
     client.register(attempt=0, step=0)
-    client.begin_weights(0)
-    client.commit_weights(0, {})
+    client.commit_weights(0, client.begin_weights(0), {})
     with pytest.raises(RunError, match=r"No engine answered a request in 2 tries.*reply is no generation"):
         client.next_batch(1)
     assert fruitless.task.wait(60) == 1

@@ -39,6 +39,13 @@ def without(*path):
     return value
 
 
+def to(url):
+    async def route():
+        return url
+
+    return route
+
+
 @pytest.fixture
 def ask(monkeypatch):
     """Send requests to a router that answers each body as `answer` says; the answers and the generator."""
@@ -57,7 +64,7 @@ def ask(monkeypatch):
             app.router.add_post("/generate", handle)
             async with TestServer(app) as server, aiohttp.ClientSession() as session:
                 url = str(server.make_url("/")).rstrip("/")
-                generator = Generator(url, "secret", Rollout(**rollout), session=session, on_idle=lambda: idle.append(True))
+                generator = Generator(to(url), "secret", Rollout(**rollout), session=session, on_idle=lambda: idle.append(True))
                 try:
                     return await generator.generate(requests), generator
                 finally:
@@ -177,7 +184,7 @@ def test_no_router_is_an_engine_error(monkeypatch):
 
     async def main():
         async with aiohttp.ClientSession() as session:
-            await Generator("http://127.0.0.1:1", "t", Rollout(request_retries=1), session=session).generate([request()])
+            await Generator(to("http://127.0.0.1:1"), "t", Rollout(request_retries=1), session=session).generate([request()])
 
     with pytest.raises(EngineError, match="No engine answered a request in 2 tries"):
         asyncio.run(main())
