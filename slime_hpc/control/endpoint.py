@@ -33,6 +33,8 @@ class Endpoint:
     pid: int
     gpus: int = 0
     """Engines: tensor-parallel size."""
+    started: float = 0.0
+    """Unix seconds: a server that is started again may get the port and the pid of the one before."""
 
     @property
     def url(self) -> str:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -80,14 +82,25 @@ async def _control(context: RoleContext, state: RunState) -> None:
             state.in_flight = lambda: generator.counts.in_flight
             maker = BatchMaker(experiment, tokenizer, source, generator, scorer)
             evaluator = Evaluator(experiment, tokenizer, heldout, generator, scorer)
-            async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(rotation.watch())
-                await StepLoop(context, state, source, Journal(context.run), maker, evaluator).run()
-                watching.cancel()
+            steps = StepLoop(context, state, source, Journal(context.run), maker, evaluator)
+            await _first_of(steps.run(), rotation.watch())
     finally:
         scorer.close()
     state.enter("finished", experiment.steps)
     write_atomic(context.run.summary, json.dumps(summarize(context.run.path, context.run.metrics, context.run.batch_index)))
+
+
+async def _first_of(*coroutines: Coroutine[Any, Any, None]) -> None:
+    """Run them side by side until one ends, and raise what it raised; the others are cancelled."""
+    tasks = [asyncio.ensure_future(each) for each in coroutines]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _load(experiment: Experiment, workers: int) -> tuple[Tokenizer, PromptSource, list[Prompt], Scorer]:

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 from slime_hpc.control.context import RoleContext
@@ -69,6 +70,7 @@ def endpoint_of(context: RoleContext, port: int) -> Endpoint:
         node=os.environ.get("SLURMD_NODENAME") or os.uname().nodename,
         pid=os.getpid(),
         gpus=tensor_parallel(context.experiment, context.role),
+        started=time.time(),
     )
 
 

@@ -16,6 +16,7 @@ import json
 import math
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def main(context: RoleContext) -> None:
         port=port,
         node=os.environ.get("SLURMD_NODENAME") or os.uname().nodename,
         pid=os.getpid(),
+        started=time.time(),
     )
     command = [sys.executable, "-m", "slime_hpc.rollout.router", str(settings)]
     with ServerProcess(name, command, python_environment()) as server:

@@ -40,8 +40,8 @@ def test_disk_transport_reference_model_and_two_updates(tmp_path: Path) -> None:
     assert max(event["logprob_abs_diff_max"] for event in trains) <= 1e-4
 
 
-def test_an_engine_that_dies_ends_the_run_within_seconds_and_is_named(tmp_path: Path) -> None:
-    command = [COMMAND, "submit", "demo", *SHORT, "--set", "steps=200", "--wait"]
+def test_an_engine_that_dies_and_may_not_be_started_again_ends_the_run_within_seconds_and_is_named(tmp_path: Path) -> None:
+    command = [COMMAND, "submit", "demo", *SHORT, "--set", "steps=200", "--set", "failure.engine_restarts=0", "--wait"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
         run = _wait_for_step(tmp_path, 2)
         endpoint = json.loads(run.endpoint(0, "engines-0").read_text())

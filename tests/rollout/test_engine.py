@@ -9,7 +9,7 @@ import psutil
 import pytest
 import requests
 
-from slime_hpc.control.endpoint import wait_for
+from slime_hpc.control.endpoint import read, wait_for
 from slime_hpc.testing.engines import make_context, make_role, make_run, make_tiny_model
 from slime_hpc.testing.tasks import start_task
 
@@ -22,6 +22,7 @@ def context(tmp_path_factory):
         make_role("engines-0", "engines"),
         model={"path": str(model), "dtype": "float32"},
         rollout={"context_length": 512, "sglang": {"max_total_tokens": 8192}},
+        failure={"engine_silence_s": 30},
     )
 
 
@@ -145,6 +146,23 @@ def test_an_unknown_argument_ends_the_task_with_the_nearest_name(context, tmp_pa
     text = (tmp_path / "log").read_text()
     assert "slime_hpc.errors.ConfigError" in text
     assert "did you mean 'mem_fraction_static'?" in text
+
+
+def test_a_server_that_falls_silent_is_started_again(context, engine, task, log):
+    """Its scheduler is stopped: the port still answers, no token comes."""
+    servers = psutil.Process(task.pid).children(recursive=True)
+    (scheduler,) = [process for process in servers if "scheduler" in process.name()]
+    scheduler.suspend()
+    deadline = time.monotonic() + 300
+    while read(context.run.endpoint(0, "engines-0-0")) in (None, engine):
+        assert task.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.2)
+    again = read(context.run.endpoint(0, "engines-0-0"))
+    assert len(generate(context, again, [5, 6, 7], 1, new_tokens=3)[0]) == 3
+    assert "restart 1 of 3: engines-0-0 was asked for a token and gave none for" in log.read_text()
+    assert again.started > engine.started
+    assert not scheduler.is_running()
 
 
 def test_a_killed_task_leaves_nothing(engine, task):
