@@ -60,11 +60,10 @@ def publish(path: Path, endpoint: Endpoint) -> None:
 
 
 def unpublish(run: RunFolder, attempt: int, role: str) -> None:
-    """Forget the addresses of all tasks of a role, which are gone."""
-    folder = run.endpoint(attempt, role).parent
-    for path in (run.endpoint(attempt, role), *folder.glob(f"{glob.escape(role)}-*.json")):
-        if path == run.endpoint(attempt, role) or path.stem.removeprefix(f"{role}-").isdigit():
-            path.unlink(missing_ok=True)
+    """Forget the addresses of all tasks of a role, which are gone: those that are called like it, with "-" and more."""
+    path = run.endpoint(attempt, role)
+    for each in (path, *path.parent.glob(f"{glob.escape(role)}-*.json")):
+        each.unlink(missing_ok=True)
 
 
 def read(path: Path) -> Endpoint | None:

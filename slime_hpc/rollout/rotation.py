@@ -40,15 +40,17 @@ class Rotation:
         """When each engine that is down went, by name (monotonic)."""
 
     async def bring_up(self) -> None:
-        """Wait for router and engines, join them, and make them generate a token, unless they may hold no whole weights now."""
-        self._router, *engines = [await self._appear(name) for name in ["router", *self._names]]
-        await self._client().register(engines, timeout_s=_REGISTER_TIMEOUT_S)
-        if not any(
-            event["kind"] == "push" and event["attempt"] == self._context.attempt for event in events.read(self._context.run.metrics)
-        ):
+        """Wait for router and engines, join them, and make them generate a token.
+
+        In an attempt that has had another controller, engines may be down or in the middle of a push: then those that are up will do.
+        """
+        self._router = await self._appear("router")
+        if not self._had_another():
+            engines = {name: await self._appear(name) for name in self._names}
+            await self._client().register(list(engines.values()), timeout_s=_REGISTER_TIMEOUT_S)
             await self._client().generate_one(1, timeout_s=_FIRST_TOKEN_TIMEOUT_S)
-        self._serving = dict(zip(self._names, engines, strict=True))
-        self._state.engines = engines
+            self._serving = engines
+        self._state.engines = list(self._up().values())
         self._count()
 
     async def route(self) -> str:
@@ -79,7 +81,7 @@ class Rotation:
             self._router = router
 
     async def _follow_engines(self) -> None:
-        up = {name: endpoint for name in self._names if (endpoint := read(self._context.run.endpoint(self._context.attempt, name)))}
+        up = self._up()
         for name, engine in list(self._serving.items()):
             if up.get(name) != engine:
                 del self._serving[name]
@@ -95,7 +97,18 @@ class Rotation:
                 await self._client().register([engine], timeout_s=_REGISTER_TIMEOUT_S)
                 self._serving[name] = engine
                 self._count()
-                self._tell(name, "serves", seconds=time.monotonic() - self._lost.pop(name))
+                if name in self._lost:
+                    self._tell(name, "serves", seconds=time.monotonic() - self._lost.pop(name))
+
+    def _up(self) -> dict[str, Endpoint]:
+        """The engines that have an address now, by name."""
+        found = {name: read(self._context.run.endpoint(self._context.attempt, name)) for name in self._names}
+        return {name: endpoint for name, endpoint in found.items() if endpoint is not None}
+
+    def _had_another(self) -> bool:
+        return any(
+            event["kind"] == "push" and event["attempt"] == self._context.attempt for event in events.read(self._context.run.metrics)
+        )
 
     async def _remove(self, engine: Endpoint) -> None:
         # A router that is gone takes nothing, and its successor is told of those that serve alone.

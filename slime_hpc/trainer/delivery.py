@@ -52,6 +52,7 @@ class Delivery:
                 self._connect(engines)
                 self.occupancy.to_engines()
                 report = self._transport.push(version, weights.export(policy.model, self._blueprint.sizes))
+                verified = self._verify(policy, version) if self._sync.verify else {}
             except WeightPushError as error:
                 self._engines = []
                 if failed_tries + 1 == TRIES:
@@ -59,9 +60,7 @@ class Delivery:
                 print(f"push of version {version} failed, try {failed_tries + 1} of {TRIES}: {error}", flush=True)
                 time.sleep(PAUSE_S)
                 continue
-            values = _numbers(report) | {"engines": len(engines), "failed_tries": failed_tries}
-            if self._sync.verify:
-                values |= self._verify(policy, version)
+            values = _numbers(report) | verified | {"engines": len(engines), "failed_tries": failed_tries}
             self._ask(lambda controller: controller.commit_weights(version, engines, values))  # noqa: B023
             return
 

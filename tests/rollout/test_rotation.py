@@ -164,13 +164,19 @@ def test_a_router_that_comes_again_learns_of_the_engines_that_serve(play):
     play(scenario)
 
 
-def test_a_controller_that_comes_again_finds_its_engines_registered(play):
+def test_a_controller_that_comes_again_takes_the_engines_that_are_up(play):
     async def scenario(job, state, rotation, listed):
         events.append(job.run.metrics, {"kind": "push", "step": 0, "attempt": 0})
         async with aiohttp.ClientSession() as session:
-            again = Rotation(job.context, RunState(run=job.run), session)
+            job.lose_engine(1)
+            other = RunState(run=job.run)
+            again = Rotation(job.context, other, session)
             await asyncio.wait_for(again.bring_up(), LIMIT_S)
-            assert await again.route() == await rotation.route()
-        assert await listed() == {engine.url for engine in job.engines}
+            assert other.engines == job.engines[:1]
+            watching = asyncio.create_task(again.watch())
+            other.hold(0, job.engines[:1])
+            assert await asyncio.wait_for(again.route(), LIMIT_S) == await rotation.route()
+            watching.cancel()
+        assert await listed() == {job.engines[0].url}
 
     play(scenario)
