@@ -19,6 +19,7 @@ from slime_hpc.control.api import Controller
 from slime_hpc.control.client import ControllerClient
 from slime_hpc.control.context import RoleContext
 from slime_hpc.control.endpoint import Endpoint
+from slime_hpc.sync import source
 from slime_hpc.sync.occupancy import Apart, Occupancy, Shared
 from slime_hpc.sync.transport import TRANSPORTS, WeightTransport
 from slime_hpc.sync.verify import verify
@@ -138,14 +139,9 @@ class TrainingLoop:
     def _push(self, transport: WeightTransport, policy: Policy, version: int) -> None:
         self._ask(lambda controller: controller.begin_weights(version))
         self._occupancy.to_engines()
-        report = transport.push(version, weights.export(policy.model, self._blueprint.sizes))
-        values: dict[str, Any] = {
-            "bytes": report.num_bytes,
-            "buckets": report.num_buckets,
-            "seconds": report.total_s,
-            "seconds_gather": report.gather_s,
-            "seconds_wire": report.wire_s,
-        }
+        holders = source.ranks(self._context)
+        report = transport.push(version, weights.export(policy.model, self._blueprint.sizes, holders=holders))
+        values = report.figures()
         if self._experiment.sync.verify:
             values |= self._verify(policy, version)
         self._tell(lambda controller: controller.commit_weights(version, values))
