@@ -1,4 +1,4 @@
-"""Weights through process groups: each pipeline stage's head broadcasts flat buckets, all engines receive them (NCCL, on a CPU cluster gloo).
+"""Weights through process groups (NCCL, on a CPU cluster gloo): each pipeline stage's head broadcasts flat buckets to all engines.
 
 While a bucket is under way the next one is gathered, converted and laid out: at most two flat buckets exist, and the tensors of a third.
 The heads send one after another, so that all engines meet the buckets in one order. Each engine's HTTP reply is awaited beside the

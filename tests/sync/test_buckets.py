@@ -1,6 +1,5 @@
 import itertools
 import math
-from collections import Counter
 
 import torch
 from hypothesis import given
@@ -8,15 +7,17 @@ from hypothesis import strategies as st
 
 from slime_hpc.sync.buckets import TensorSpec, flatten, held, is_expert, itemsize, plan, stream
 
+NAMES = ("layers.0.mlp.experts.3.up", "layers.0.mlp.shared_experts.up", "norm")
+
+
+def make_spec(i, name, dtype, shape):
+    return TensorSpec(name=f"{name}.{i}", dtype=dtype, shape=tuple(shape))
+
+
 specs = st.lists(
-    st.builds(
-        TensorSpec,
-        name=st.sampled_from(["layers.0.mlp.experts.3.up", "layers.0.mlp.shared_experts.up", "norm"]),
-        dtype=st.sampled_from(["float32", "bfloat16", "int8"]),
-        shape=st.lists(st.integers(0, 7), max_size=3).map(tuple),
-    ),
+    st.tuples(st.sampled_from(NAMES), st.sampled_from(["float32", "bfloat16", "int8"]), st.lists(st.integers(0, 7), max_size=3)),
     max_size=30,
-)
+).map(lambda drawn: [make_spec(i, *each) for i, each in enumerate(drawn)])
 
 
 def tensors_of(specs):
@@ -24,10 +25,9 @@ def tensors_of(specs):
 
 
 @given(specs, st.integers(1, 500))
-def test_a_plan_has_every_tensor_once_and_keeps_the_limit(specs, limit):
+def test_a_plan_has_every_tensor_once_in_order_and_keeps_the_limit(specs, limit):
     buckets = plan(specs, limit)
-    assert [sorted(bucket, key=specs.index) for bucket in buckets] == buckets or len({spec.dtype for spec in specs}) > 1
-    assert Counter(spec for bucket in buckets for spec in bucket) == Counter(specs)
+    assert [spec for bucket in buckets for spec in sorted(bucket, key=specs.index)] == specs
     for bucket in buckets:
         assert len({is_expert(spec.name) for spec in bucket}) == 1
         assert len(bucket) == 1 or sum(spec.num_bytes for spec in bucket) <= limit
@@ -45,9 +45,9 @@ def test_every_tensor_of_a_bucket_is_aligned(specs, limit):
 @given(specs, st.integers(1, 500))
 def test_a_bucket_closes_only_where_it_must(specs, limit):
     for before, after in itertools.pairwise(plan(specs, limit)):
-        smallest = min(after, key=lambda spec: specs.index(spec) if specs.count(spec) == 1 else -1)
-        total = sum(spec.num_bytes for spec in before) + max(spec.num_bytes for spec in after)
-        assert total > limit or is_expert(before[0].name) != is_expert(smallest.name)
+        first = min(after, key=specs.index)
+        total = sum(spec.num_bytes for spec in before) + first.num_bytes
+        assert total > limit or is_expert(before[0].name) != is_expert(first.name)
 
 
 @given(specs, st.integers(1, 500))
