@@ -263,7 +263,7 @@ class Sync(Section):
         description="'distributed': a process group (NCCL, on CPU gloo) in flat buckets; 'disk': a full checkpoint that engines load; "
         "'ipc': handles of flat buckets in the memory of the one GPU that trainer and engine share, for rollout.colocate.",
     )
-    bucket_mib: Positive = Field(default=512, description="Size of a bucket.")
+    bucket_mib: float = Field(default=512, gt=0, description="Size of a bucket.")
     timeout_s: float = Field(default=300.0, gt=0, description="A push that takes longer fails, with the engine's own words.")
     quantization: Literal["none", "fp8_block"] = Field(
         default="none",

@@ -29,7 +29,8 @@ class Holdings:
 
 
 def look(endpoints: Sequence[Endpoint], token: str) -> Holdings:
-    """Raises WeightPushError, which names the engine, when one holds no whole version, another version, or other bytes than its like."""
+    """Raises WeightPushError, which names the engine, when one holds no whole version, another version, or other bytes than its like,
+    and EngineError when one does not answer."""
     engines = Engines(endpoints, token)
     names = tuple(engine.name for engine in engines.each)
     said = engines.all(lambda engine: engine.weight_version(timeout_s=_TIMEOUT_S))

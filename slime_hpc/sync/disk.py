@@ -53,7 +53,7 @@ class DiskTransport:
         clock = Clock()
         folder = _Checkpoint(self._context.run.weights / f"v{version}")
         failure = attempt(folder.open) if source.is_source() else None
-        for shard in stream(held(clock.waiting(tensors)), self._sync.bucket_mib * _MIB):
+        for shard in stream(held(clock.waiting(tensors)), int(self._sync.bucket_mib * _MIB)):
             if failure is None:
                 with clock.measure("wire"):
                     failure = attempt(lambda shard=shard: folder.write(shard))  # type: ignore[misc]

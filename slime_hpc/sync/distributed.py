@@ -154,6 +154,8 @@ class DistributedTransport:
     def _failure(self, error: SlimeError, replies: Sequence[concurrent.futures.Future[None]]) -> WeightPushError:
         """Leave the group, which ends what the other engines wait for; the engines' words, and those of the collective after them."""
         already = _failed(replies)
+        if isinstance(error, EngineError) and not already:
+            already = [error]
         engines, name = self._engines, self._leave_group()
         concurrent.futures.wait(replies, timeout=_MORE_WORDS_S if already else _LAST_WORDS_S)
         words = already or _failed(replies)

@@ -185,7 +185,7 @@ def made(tensors: Iterable[tuple[str, torch.Tensor | None]], sync: Sync, clock: 
                 parts = QUANTIZERS[sync.quantization](name, tensor)
             yield from parts
 
-    return stream(converted(), sync.bucket_mib * _MIB)
+    return stream(converted(), int(sync.bucket_mib * _MIB))
 
 
 def _begun(items: Iterator[T]) -> Iterator[T]:

@@ -54,15 +54,14 @@ def exchange(value: Any) -> list[Any]:
     if world == 1:
         return [json.loads(text)]
     device = _device()
-    lengths = torch.empty(world, dtype=torch.int64, device=device)
-    dist.all_gather_into_tensor(lengths, torch.tensor([len(text)], dtype=torch.int64, device=device))
-    longest = int(lengths.max())
-    own = torch.zeros(longest, dtype=torch.uint8, device=device)
+    lengths = [torch.empty(1, dtype=torch.int64, device=device) for _ in range(world)]
+    dist.all_gather(lengths, torch.tensor([len(text)], dtype=torch.int64, device=device))
+    sizes = [int(length) for length in lengths]
+    own = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
     own[: len(text)] = torch.tensor(list(text), dtype=torch.uint8, device=device)
-    every = torch.empty(world * longest, dtype=torch.uint8, device=device)
-    dist.all_gather_into_tensor(every, own)
-    data = bytes(every.tolist())
-    return [json.loads(data[i * longest : i * longest + length]) for i, length in enumerate(lengths.tolist())]
+    texts = [torch.empty_like(own) for _ in range(world)]
+    dist.all_gather(texts, own)
+    return [json.loads(bytes(each[:size].tolist())) for each, size in zip(texts, sizes, strict=True)]
 
 
 def agree(failure: SlimeError | None, figures: Any = None) -> list[Any]:

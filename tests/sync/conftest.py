@@ -42,4 +42,4 @@ def context(run, pushed_model):
 
 @pytest.fixture
 def settings():
-    return Sync(timeout_s=30.0, bucket_mib=1)
+    return Sync(timeout_s=30.0, bucket_mib=0.1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import FileStore
+from torch.distributed import FileStore
 
 from slime_hpc.config import names
 from slime_hpc.control.endpoint import Endpoint
@@ -67,7 +67,7 @@ def push(case, settings, rank, world):
             engines, context.token, version=case["version"], vocab_size=sizes.vocab_size, score=score, tolerance=TOLERANCE
         )
         mine = [TensorSpec.of(*named) for named in held(weights.export(policy.model, sizes, holders=holders))]
-        counts = source.exchange(len(plan(mine, experiment.sync.bucket_mib * 2**20)))
+        counts = source.exchange(len(plan(mine, int(experiment.sync.bucket_mib * 2**20))))
         tensors = list(held(weights.export(policy.model, sizes)))
         equal = 0
         if rank == 0:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,15 @@ def launch(folder, settings, world=2, timeout_s=300):
         path.write_text(json.dumps(settings | common | {"rank": rank}))
         log = (folder / f"log-{rank}").open("wb")
         ranks.append(subprocess.Popen([sys.executable, Path(__file__).with_name("megatron_push.py"), path], stdout=log, stderr=log))
+    deadline = time.monotonic() + timeout_s
     try:
-        for rank in ranks:
-            rank.wait(timeout_s)
+        # The others of a rank that has failed would wait for it.
+        while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks) and time.monotonic() < deadline:
+            time.sleep(0.2)
     finally:
         for rank in ranks:
             rank.kill()
+            rank.wait()
     logs = [(folder / f"log-{rank}").read_text(errors="replace")[-3000:] for rank in range(world)]
     assert all(rank.returncode == 0 for rank in ranks), "\n".join(logs)
     return json.loads((folder / "results.json").read_text())
@@ -50,7 +54,7 @@ def results(run, engines, tied_engine, pushed_model, tied_model, tmp_path_factor
                 "model": str(folder),
                 "engines": [dataclasses.asdict(endpoint) for endpoint in endpoints],
                 "trainer": LAYOUTS[layout],
-                "sync": {"transport": transport, "bucket_mib": 1, "timeout_s": 60.0},
+                "sync": {"transport": transport, "bucket_mib": 0.1, "timeout_s": 60.0},
                 "version": 100 + number,
                 "save": (transport, model, layout) == SAVED,
             }

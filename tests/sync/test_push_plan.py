@@ -48,11 +48,12 @@ def test_heads_take_turns_and_experts_come_last(sizes, limit):
     assert order == sorted(order)
 
 
-@given(sizes, st.integers(1, 1000), st.randoms())
-def test_a_plan_depends_on_nothing_but_its_arguments(sizes, limit, random):
+@given(sizes, st.integers(1, 1000))
+def test_a_plan_does_not_depend_on_the_order_of_stages(sizes, limit):
     trainer = TrainerLayout(world=sizes[1], pipeline=sizes[1])
-    plans = [plan_push(parts_of(*sizes), trainer, ENGINES, limit_bytes=limit) for _ in range(2)]
-    assert plans[0] == plans[1]
+    parts = list(parts_of(*sizes))
+    plan = plan_push(parts, trainer, ENGINES, limit_bytes=limit)
+    assert plan_push(sorted(parts, key=lambda part: -part.stage), trainer, ENGINES, limit_bytes=limit) == plan
 
 
 def test_no_more_buckets_than_bytes_need():
