@@ -20,7 +20,7 @@ import torch
 
 from slime_hpc.config.schema import Sync
 from slime_hpc.control.context import RoleContext
-from slime_hpc.control.endpoint import Endpoint
+from slime_hpc.control.endpoint import Endpoint, write_atomic
 from slime_hpc.errors import EngineError, SlimeError, WeightPushError
 from slime_hpc.sync import source
 from slime_hpc.sync.buckets import NamedTensor, TensorSpec, flatten
@@ -31,8 +31,8 @@ from slime_hpc.sync.session import Push, attempt, push_buckets
 from slime_hpc.sync.transport import PushReport
 
 _EARLY_S = 0.1
-"""An engine that refuses a push's first bucket outright (no group, no session) does so within this time: nothing is broadcast then. NCCL
-needs no such wait, since it can be aborted."""
+"""An engine that refuses the first bucket after connect outright (no group, no session) does so within this time: nothing is broadcast
+then. NCCL needs no such wait, since it can be aborted."""
 _LAST_WORDS_S = 10.0
 _MORE_WORDS_S = 1.0
 _LEAVE_S = 10.0
@@ -45,11 +45,14 @@ class DistributedTransport:
         self._context = context
         self._sync = sync
         self._sources = source.ranks(context)
+        self._name_file = context.run.weight_group(source.rank())
         self._backend = "nccl" if context.topology.accelerator == "cuda" else "gloo"
         self._engines: Engines | None = None
         self._group: WeightGroup | None = None
         self._under_way: concurrent.futures.Future[None] | None = None
-        self._buffers: list[torch.Tensor | None] = []
+        self._proven = False
+        """Whether all engines have received a bucket in this group."""
+        self._buffers: list[torch.Tensor | None] = [None, None]
 
     def connect(self, engines: Sequence[Endpoint]) -> None:
         """Build each head's group with all engines, under a name that no earlier one had."""
@@ -60,9 +63,13 @@ class DistributedTransport:
 
     def _connect(self, endpoints: Sequence[Endpoint]) -> None:
         engines = self._engines = Engines(endpoints, self._context.token)
+        if self._name_file.exists():
+            # A trainer was killed: its engines wait in that group until one of them leaves it.
+            _have_left(engines, self._name_file.read_text(encoding="ascii"), timeout_s=_LEAVE_S)
         name = f"{self._context.experiment.name}-{self._context.attempt}-{source.rank()}-{secrets.token_hex(4)}"
         address, timeout_s = self._context.address, self._sync.timeout_s
         group = self._group = WeightGroup(name, address=address, backend=self._backend, timeout_s=timeout_s)
+        write_atomic(self._name_file, name)
         firsts, world_size = engine_ranks([endpoint.gpus for endpoint in endpoints])
         rank_of = {endpoint.role: first for endpoint, first in zip(endpoints, firsts, strict=True)}
 
@@ -89,7 +96,6 @@ class DistributedTransport:
 
     def push(self, version: int, tensors: Iterable[tuple[str, torch.Tensor | None]]) -> PushReport:
         """Send all tensors as `version`; see `WeightTransport.push`. After a failure all groups are gone: connect again."""
-        self._buffers = [None, None]
         try:
             return push_buckets(
                 self._connected, version, tensors, sync=self._sync, send=self._send, settle=self._settle, sources=self._sources
@@ -98,7 +104,9 @@ class DistributedTransport:
             _have_left(self._engines, self._leave_group(), timeout_s=_MORE_WORDS_S)
             raise
         finally:
-            self._buffers = []
+            if self._backend == "nccl":
+                # The trainer wants its GPU's memory back; a host's pages are only slow to get anew.
+                self._buffers = [None, None]
 
     def _connected(self) -> Engines:
         if self._engines is None or self._group is None:
@@ -112,12 +120,11 @@ class DistributedTransport:
         with push.clock.measure("convert"):
             data = flatten(bucket, into=self._buffers[0])
         bucket.clear()
-        first = self._under_way is None and self._buffers == [None, None]
         if self._buffers[0] is None or data.numel() > self._buffers[0].numel():
             self._buffers[0] = data
         self._buffers.reverse()
         self._settle()
-        self._under_way = aside(functools.partial(self._deliver, specs, data, push, first=first))
+        self._under_way = aside(functools.partial(self._deliver, specs, data, push))
 
     def _settle(self) -> None:
         """Wait until the bucket that is under way is loaded by all engines."""
@@ -125,7 +132,7 @@ class DistributedTransport:
         if under_way is not None:
             under_way.result()
 
-    def _deliver(self, specs: Sequence[TensorSpec], data: torch.Tensor, push: Push, *, first: bool) -> None:
+    def _deliver(self, specs: Sequence[TensorSpec], data: torch.Tensor, push: Push) -> None:
         """One bucket: ask all engines to receive it, broadcast it, wait until all have loaded it."""
         engines, group = self._connected(), self._group
         assert group is not None
@@ -134,12 +141,13 @@ class DistributedTransport:
         timeout_s = push.deadline - time.monotonic() + _LAST_WORDS_S
         replies = engines.start(lambda engine: engine.update_from_distributed(specs, group.name, timeout_s=timeout_s))
         try:
-            if first and self._backend == "gloo":
+            if self._backend == "gloo" and not self._proven:
                 self._refuse_early_answers(replies)
             with push.clock.measure("wire"):
                 group.broadcast(data, deadline=push.deadline, failed=lambda: bool(_failed(replies)))
             with push.clock.measure("load"):
                 answers(replies)
+            self._proven = True
         except SlimeError as error:
             raise self._failure(error, replies) from error
 
@@ -170,9 +178,11 @@ class DistributedTransport:
     def _leave_group(self) -> str:
         """Leave the group on this side; its name, if there is one."""
         group, self._group = self._group, None
+        self._proven = False
         if group is None:
             return ""
         group.leave()
+        self._name_file.unlink(missing_ok=True)
         return group.name
 
     def close(self) -> None:

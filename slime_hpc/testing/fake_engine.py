@@ -38,6 +38,8 @@ class Behaviour:
 
     sessions: bool = False
     """Demand begin and end around an update, as SGLang 0.5.22+ does."""
+    digest: bool = True
+    """Remember the digest of every tensor that it receives; for timing, it only receives."""
     fail_at: int = 0
     """Bucket, counted from 0, at which `failure` happens."""
     failure: Failure = "none"
@@ -190,7 +192,7 @@ class _Engine:
         self._buckets += 1
         if fails != "lie":
             self._fail_before(fails)
-            self._receive(body, keep=fails != "drop")
+            self._receive(body, keep=self._behaviour.digest and fails != "drop")
         if fails in ("error", "crash"):
             raise _Refusal(ERROR_TEXT, 500 if fails == "crash" else 400)
         return {"success": True, "message": "received"}
