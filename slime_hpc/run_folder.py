@@ -61,6 +61,10 @@ class RunFolder:
         """Address that a role of one attempt listens on."""
         return self.control / "endpoints" / str(attempt) / f"{role}.json"
 
+    def weight_group(self, head: int) -> Path:
+        """Name of the group in which a trainer rank pushes weights, while there is one."""
+        return self.control / "weight-groups" / str(head)
+
     def park_request(self, attempt: int) -> Path:
         """There once an attempt is to be parked."""
         return self.control / "park" / f"{attempt}.json"

@@ -263,10 +263,26 @@ class Sync(Section):
         description="'distributed': a process group (NCCL, on CPU gloo) in flat buckets; 'disk': a full checkpoint that engines load; "
         "'ipc': handles of flat buckets in the memory of the one GPU that trainer and engine share, for rollout.colocate.",
     )
-    bucket_mib: Positive = Field(default=512, description="Size of a bucket.")
+    bucket_mib: float = Field(default=512, gt=0, description="Size of a bucket.")
     timeout_s: float = Field(default=300.0, gt=0, description="A push that takes longer fails, with the engine's own words.")
+    quantization: Literal["none", "fp8_block"] = Field(
+        default="none",
+        description="What the engines compute with: the model's dtype, or float8 weights with one scale for each block of 128 x 128 "
+        "('fp8_block'; converted before they are sent; not for the transport 'disk').",
+    )
+    pause: Literal["abort", "retract", "in_place"] = Field(
+        default="abort",
+        description="What a push does with answers that are being generated: end them, put them back and compute their cache anew, or hold "
+        "them where they are. With the last two, answers mix tokens of two versions, and an engine that holds such keeps its prefix cache.",
+    )
     verify: bool = Field(default=False, description="After each push compare greedy log-probs of a fixed prompt, trainer against engines.")
     verify_tolerance: float = Field(default=1e-3, gt=0, description="Largest difference of a log-prob that `verify` accepts.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Sync:
+        if self.quantization != "none" and self.transport not in ("distributed", "ipc"):
+            raise ValueError(f"'quantization' is for the transports 'distributed' and 'ipc'; {self.transport!r} sends the model's dtype.")
+        return self
 
 
 class Checkpoint(Section):

@@ -1,6 +1,6 @@
 """What SGLang needs in order to run on a CPU, and to sample there by each request's own seed.
 
-Applied by `sglang_server` in every process of an engine on a CPU cluster, before SGLang starts. Three things are replaced:
+Applied by `sglang_server` in every process of an engine on a CPU cluster, before SGLang starts. Four things are replaced:
 
 - The hash behind seeded sampling (`murmur_hash32`) exists as CUDA kernel and in a CPU kernel build only; here it is in torch,
   with the same bits.
@@ -9,6 +9,7 @@ Applied by `sglang_server` in every process of an engine on a CPU cluster, befor
   one fixed number of rows.
 - `torch_native` joins the attention backends that are allowed with `enable_deterministic_inference`: it attends to one request at a
   time, so a request cannot see its neighbours.
+- SGLang's checker of weights waits for the GPU, whatever the device: on a CPU there is nothing to wait for.
 
 Knows nothing of ports, tokens or experiments.
 """
@@ -79,3 +80,4 @@ def apply() -> None:
     sampler.murmur_hash32 = murmur_hash32
     batch_invariant_ops.enable_batch_invariant_mode = use_batch_invariant_products
     add_deterministic_attention_backend_choices(["torch_native"])
+    torch.cuda.synchronize = lambda *args, **kwargs: None  # type: ignore[assignment]

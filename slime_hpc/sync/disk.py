@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from slime_hpc.errors import WeightPushError
 from slime_hpc.sync import source
 from slime_hpc.sync.buckets import NamedTensor, held, stream
 from slime_hpc.sync.engine_api import Engines
-from slime_hpc.sync.session import Clock, attempt, begin_push, end_push
+from slime_hpc.sync.session import Clock, attempt, begin_push, end_push, left
 from slime_hpc.sync.transport import PushReport
 
 _MIB = 2**20
@@ -54,21 +53,28 @@ class DiskTransport:
         clock = Clock()
         folder = _Checkpoint(self._context.run.weights / f"v{version}")
         failure = attempt(folder.open) if source.is_source() else None
-        for shard in stream(held(clock.waiting(tensors)), self._sync.bucket_mib * _MIB):
+        for shard in stream(held(clock.waiting(tensors)), int(self._sync.bucket_mib * _MIB)):
             if failure is None:
-                failure = attempt(lambda shard=shard: folder.write(shard))  # type: ignore[misc]
+                with clock.measure("wire"):
+                    failure = attempt(lambda shard=shard: folder.write(shard))  # type: ignore[misc]
         if source.is_source() and failure is None:
-            failure = attempt(lambda: self._load(folder, version, clock.start + self._sync.timeout_s))
+            failure = attempt(lambda: self._load(folder, version, clock))
         source.agree(failure)
-        return clock.report(version=version, num_bytes=folder.num_bytes, num_buckets=folder.num_shards)
+        num_calls = self._connected().num_calls if source.is_source() else 0
+        return clock.report(version=version, num_bytes=folder.num_bytes, num_buckets=folder.num_shards, num_calls=num_calls)
 
-    def _load(self, folder: _Checkpoint, version: int, deadline: float) -> None:
-        folder.publish(Path(self._context.experiment.model.path))
+    def _load(self, folder: _Checkpoint, version: int, clock: Clock) -> None:
+        deadline = clock.start + self._sync.timeout_s
+        with clock.measure("wire"):
+            folder.publish(Path(self._context.experiment.model.path))
         engines = self._connected()
-        begin_push(engines, version, deadline, session=False)
+        engines.count_anew()
         path = str(folder.path.absolute())
-        engines.all(lambda engine: engine.update_from_disk(path, timeout_s=max(deadline - time.monotonic(), 0.001)))
-        end_push(engines, version, deadline, session=False)
+        with clock.measure("pause"):
+            begin_push(engines, version, deadline, session=False, pause=self._sync.pause)
+            with clock.measure("load"):
+                engines.all(lambda engine: engine.update_from_disk(path, timeout_s=left(deadline)))
+            end_push(engines, version, deadline, session=False, pause=self._sync.pause)
         folder.remove_others()
 
     def _connected(self) -> Engines:

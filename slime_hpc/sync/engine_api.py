@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import requests
 
@@ -22,6 +22,7 @@ from slime_hpc.errors import EngineError
 from slime_hpc.sync.buckets import TensorSpec
 
 T = TypeVar("T")
+PauseMode = Literal["abort", "retract", "in_place"]
 _CONNECT_TIMEOUT_S = 10.0
 _FLUSH_TRIES = 20
 _FLUSH_PAUSE_S = 0.25
@@ -34,6 +35,8 @@ class EngineApi:
         self.endpoint = endpoint
         self._headers = {"Authorization": f"Bearer {token}"}
         self._sessions: bool | None = None
+        self.num_calls = 0
+        """Requests that it was sent."""
 
     @property
     def name(self) -> str:
@@ -42,6 +45,7 @@ class EngineApi:
 
     def request(self, method: str, route: str, body: dict[str, Any] | None = None, *, timeout_s: float) -> Any:
         """The engine's answer: JSON where it is JSON, else text."""
+        self.num_calls += 1
         try:
             reply = requests.request(
                 method,
@@ -69,23 +73,24 @@ class EngineApi:
             self._sessions = "/begin_weight_update" in self.request("GET", "/openapi.json", timeout_s=timeout_s)["paths"]
         return self._sessions
 
-    def pause(self, *, timeout_s: float) -> None:
-        """Take no new request to the model, and abort those that run."""
-        self.request("POST", "/pause_generation", {"mode": "abort"}, timeout_s=timeout_s)
+    def pause(self, mode: PauseMode, *, timeout_s: float) -> None:
+        """Take no request to the model. Those that run end now ('abort'), are put back and later computed anew from their tokens
+        ('retract'), or stay where they are ('in_place')."""
+        self.request("POST", "/pause_generation", {"mode": mode}, timeout_s=timeout_s)
 
     def resume(self, *, timeout_s: float) -> None:
         """The inverse of `pause`."""
         self.request("POST", "/continue_generation", {}, timeout_s=timeout_s)
 
-    def flush_cache(self, *, timeout_s: float) -> None:
+    def flush_cache(self, *, timeout_s: float, tries: int = _FLUSH_TRIES) -> None:
         """Drop the prefix cache, which belongs to the old weights. A busy engine refuses: it is asked again, a bounded number of times."""
         deadline = time.monotonic() + timeout_s
-        for attempt in range(1, _FLUSH_TRIES + 1):
+        for attempt in range(1, tries + 1):
             try:
                 self.request("POST", "/flush_cache", timeout_s=deadline - time.monotonic())
                 return
             except EngineError:
-                if attempt == _FLUSH_TRIES or time.monotonic() + _FLUSH_PAUSE_S > deadline:
+                if attempt == tries or time.monotonic() + _FLUSH_PAUSE_S > deadline:
                     raise
                 time.sleep(_FLUSH_PAUSE_S)
 
@@ -156,6 +161,12 @@ class EngineApi:
         """The version that the engine says it holds."""
         return str(self.request("GET", "/model_info", timeout_s=timeout_s)["weight_version"])
 
+    def checksums(self, *, timeout_s: float) -> list[dict[str, str]]:
+        """Checksum of every parameter that the engine holds, by SGLang's own names, of each of its ranks in order."""
+        ranks = self.request("POST", "/weights_checker", {"action": "checksum"}, timeout_s=timeout_s)["ranks"]
+        ordered = sorted(ranks, key=lambda rank: rank["parallelism_info"]["tp_rank"])
+        return [rank["checksums"] for rank in ordered]
+
     def generate(self, input_ids: Sequence[int], sampling: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
         """One answer, with the log-prob of each of its tokens."""
         body = {"input_ids": list(input_ids), "sampling_params": sampling, "return_logprob": True}
@@ -175,6 +186,16 @@ class Engines:
 
     def __init__(self, endpoints: Sequence[Endpoint], token: str) -> None:
         self.each = [EngineApi(endpoint, token) for endpoint in endpoints]
+
+    @property
+    def num_calls(self) -> int:
+        """Requests that the engines were sent since `count_anew`."""
+        return sum(engine.num_calls for engine in self.each)
+
+    def count_anew(self) -> None:
+        """Set `num_calls` to 0."""
+        for engine in self.each:
+            engine.num_calls = 0
 
     def start(self, call: Callable[[EngineApi], T]) -> list[Future[T]]:
         """Begin a call to every engine, each on its own daemon thread: a stuck engine cannot keep this process from ending."""

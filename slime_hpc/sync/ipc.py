@@ -6,7 +6,6 @@ SGLang is imported when the transport is made: the handle's form is SGLang's own
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -18,10 +17,8 @@ from slime_hpc.errors import WeightPushError
 from slime_hpc.sync import source
 from slime_hpc.sync.buckets import NamedTensor
 from slime_hpc.sync.engine_api import Engines
-from slime_hpc.sync.session import attempt, push_buckets
+from slime_hpc.sync.session import Push, attempt, left, push_buckets
 from slime_hpc.sync.transport import PushReport
-
-_MIB = 2**20
 
 
 class IpcTransport:
@@ -59,8 +56,7 @@ class IpcTransport:
             self._connected,
             version,
             tensors,
-            bucket_bytes=self._sync.bucket_mib * _MIB,
-            timeout_s=self._sync.timeout_s,
+            sync=self._sync,
             send=self._send,
         )
 
@@ -69,17 +65,18 @@ class IpcTransport:
             raise WeightPushError("There is no engine.", fix="call connect before push")
         return self._engines
 
-    def _send(self, bucket: list[NamedTensor], deadline: float) -> None:
+    def _send(self, bucket: list[NamedTensor], push: Push) -> None:
         from sglang.srt.utils import MultiprocessingSerializer
         from sglang.srt.weight_sync.tensor_bucket import FlattenedTensorBucket
 
-        flat = FlattenedTensorBucket(named_tensors=bucket)
-        # The engine reads as soon as it has the handle.
-        torch.cuda.synchronize()
+        with push.clock.measure("convert"):
+            flat = FlattenedTensorBucket(named_tensors=bucket)
+            # The engine reads as soon as it has the handle.
+            torch.cuda.synchronize()
         described = {"flattened_tensor": flat.get_flattened_tensor(), "metadata": flat.get_metadata()}
         serialized = MultiprocessingSerializer.serialize(described, output_str=True)
-        left_s = max(deadline - time.monotonic(), 0.001)
-        self._connected().all(lambda engine: engine.update_from_tensor(serialized, timeout_s=left_s))
+        with push.clock.measure("load"):
+            self._connected().all(lambda engine: engine.update_from_tensor(serialized, timeout_s=left(push.deadline)))
 
     def close(self) -> None:
         """Forget the engine."""

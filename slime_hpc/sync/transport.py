@@ -23,23 +23,46 @@ class PushReport:
     num_bytes: int
     num_buckets: int
     gather_s: float
-    """Time the source waited for tensors (gather, convert)."""
+    """Time the sources waited for whole tensors."""
     wire_s: float
-    """Time in collectives, writes and engine replies."""
+    """Time in collectives, writes and handing over."""
     total_s: float
+    convert_s: float = 0.0
+    """Time of quantizing and of laying tensors into buckets."""
+    load_s: float = 0.0
+    """Time from the end of a collective or write until the last engine has loaded it."""
+    pause_s: float = 0.0
+    """Time in which engines took no request."""
+    num_calls: int = 0
+    """HTTP requests to engines."""
+
+    def figures(self) -> dict[str, float]:
+        """As the values of the run's "push" event. Phases that overlap add up to more than `seconds`."""
+        return {
+            "bytes": self.num_bytes,
+            "buckets": self.num_buckets,
+            "calls": self.num_calls,
+            "seconds": self.total_s,
+            "seconds_gather": self.gather_s,
+            "seconds_convert": self.convert_s,
+            "seconds_wire": self.wire_s,
+            "seconds_load": self.load_s,
+            "seconds_pause": self.pause_s,
+        }
 
 
 class WeightTransport(Protocol):
-    """Moves one version at a time. All trainer ranks call each method together; rank 0 is the source."""
+    """Moves one version at a time. All trainer ranks call each method together; rank 0 speaks for them with the engines."""
 
     def connect(self, engines: Sequence[Endpoint]) -> None:
         """Join the engines. Raises WeightPushError with the engine's own text."""
         ...
 
     def push(self, version: int, tensors: Iterable[tuple[str, torch.Tensor | None]]) -> PushReport:
-        """Send all tensors (Hugging Face names, full shapes; None on ranks other than 0), in order, as `version`.
+        """Send all tensors (Hugging Face names, full shapes), in order, as `version`.
 
-        Iterating is itself a collective, so every rank must exhaust the iterable.
+        Each tensor is held by one of `source.ranks`, and None on all other ranks. Iterating is itself a collective, so every rank must
+        exhaust the iterable.
         Raises WeightPushError on every rank when any engine failed; that engine then holds no whole version.
         """
         ...

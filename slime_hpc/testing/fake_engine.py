@@ -27,7 +27,7 @@ from slime_hpc.rollout.process import ServerProcess, python_environment
 from slime_hpc.run_folder import RunFolder
 
 Json = dict[str, Any]
-Failure = Literal["none", "refuse", "refuse_late", "error", "die", "hang"]
+Failure = Literal["none", "refuse", "refuse_late", "error", "crash", "die", "hang", "lie", "drop"]
 ERROR_TEXT = "the fake engine was told to fail"
 _LATE_S = 0.5
 
@@ -38,11 +38,14 @@ class Behaviour:
 
     sessions: bool = False
     """Demand begin and end around an update, as SGLang 0.5.22+ does."""
+    digest: bool = True
+    """Remember the digest of every tensor that it receives; for timing, it only receives."""
     fail_at: int = 0
     """Bucket, counted from 0, at which `failure` happens."""
     failure: Failure = "none"
-    """refuse: 400 at once, receives nothing; refuse_late: the same after half a second; error: 400 after it received; die: the process
-    ends; hang: it neither receives nor answers."""
+    """refuse: 400 at once, receives nothing; refuse_late: the same after half a second; error: 400 after it received; crash: the same with
+    500; die: the process ends; hang: it neither receives nor answers; lie: it says at once that it has loaded, and receives nothing; drop:
+    it receives, says that it has loaded, and has not."""
 
 
 @contextlib.contextmanager
@@ -56,7 +59,7 @@ def start_fake_engine(run: RunFolder, *, name: str = "fake", behaviour: Behaviou
     command = [sys.executable, "-m", "slime_hpc.testing.fake_engine", str(path)]
     with ServerProcess(endpoint.role, command, python_environment()) as server:
         server.wait_healthy(f"{endpoint.url}/health", timeout_s=60)
-        yield endpoint
+        yield dataclasses.replace(endpoint, pid=server.pid)
 
 
 def behave(engine: Endpoint, token: str, behaviour: Behaviour) -> None:
@@ -72,7 +75,11 @@ def received(engine: Endpoint, token: str) -> Json:
 
 
 class _Refusal(Exception):
-    """Answered as 400 with its text."""
+    """Answered with its text, and as 400 unless another status is given."""
+
+    def __init__(self, text: str, status: int = 400) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class _Engine:
@@ -82,10 +89,13 @@ class _Engine:
         self._behaviour = behaviour
         self._version = "none"
         self._paused = False
+        self._pause_mode = ""
         self._session = False
+        self._dtypes: dict[str, str] = {}
         self._buckets = 0
         self._flushes = 0
         self._generated = 0
+        self._calls: dict[str, int] = {}
         self._digests: dict[str, str] = {}
         self._groups: dict[str, Any] = {}
 
@@ -103,8 +113,16 @@ class _Engine:
         return {"weight_version": self._version}
 
     def received(self, body: Json) -> Json:
-        counts = {"flushes": self._flushes, "generated": self._generated}
-        return {"digests": self._digests, "paused": self._paused, "session": self._session} | counts
+        counts = {"flushes": self._flushes, "generated": self._generated, "calls": self._calls, "pause_mode": self._pause_mode}
+        return {"digests": self._digests, "dtypes": self._dtypes, "paused": self._paused, "session": self._session} | counts
+
+    def count(self, endpoint: str) -> None:
+        self._calls[endpoint] = self._calls.get(endpoint, 0) + 1
+
+    def weights_checker(self, body: Json) -> Json:
+        """The digests of what it received stand for the checksums of what it holds."""
+        ranks = [{"checksums": self._digests, "parallelism_info": {"tp_rank": 0}}]
+        return {"success": True, "message": "Success.", "ranks": ranks}
 
     def server_info(self, body: Json) -> Json:
         return {"model_path": "fake", "tp_size": 1, "dp_size": 1}
@@ -115,7 +133,7 @@ class _Engine:
         return {"text": "", "output_ids": [], "meta_info": meta}
 
     def pause_generation(self, body: Json) -> Json:
-        self._paused = True
+        self._paused, self._pause_mode = True, body["mode"]
         return {}
 
     def continue_generation(self, body: Json) -> Json:
@@ -172,10 +190,11 @@ class _Engine:
             raise _Refusal("call /begin_weight_update first")
         fails = self._behaviour.failure if self._buckets == self._behaviour.fail_at else "none"
         self._buckets += 1
-        self._fail_before(fails)
-        self._receive(body)
-        if fails == "error":
-            raise _Refusal(ERROR_TEXT)
+        if fails != "lie":
+            self._fail_before(fails)
+            self._receive(body, keep=self._behaviour.digest and fails != "drop")
+        if fails in ("error", "crash"):
+            raise _Refusal(ERROR_TEXT, 500 if fails == "crash" else 400)
         return {"success": True, "message": "received"}
 
     def _fail_before(self, failure: Failure) -> None:
@@ -188,7 +207,7 @@ class _Engine:
         if failure in ("refuse", "refuse_late"):
             raise _Refusal(ERROR_TEXT)
 
-    def _receive(self, body: Json) -> None:
+    def _receive(self, body: Json, *, keep: bool) -> None:
         import torch
 
         sizes = []
@@ -199,8 +218,11 @@ class _Engine:
             self._groups[body["group_name"]].broadcast([data], torch.distributed.BroadcastOptions()).wait()
         except RuntimeError as error:
             raise _Refusal(f"broadcast: {error}") from error
-        for name, part in zip(body["names"], torch.split(data, sizes), strict=True):
-            self._digests[name] = hashlib.sha256(part.numpy().tobytes()).hexdigest()
+        parts = torch.split(data, sizes) if keep else ()
+        for name, dtype, part in zip(body["names"], body["dtypes"], parts, strict=keep):
+            # As a tensor of its own dtype, which wants it aligned.
+            self._digests[name] = hashlib.sha256(part.view(getattr(torch, dtype)).view(torch.uint8).numpy().tobytes()).hexdigest()
+            self._dtypes[name] = dtype
 
 
 def _handler(engine: _Engine, token: str) -> type[BaseHTTPRequestHandler]:
@@ -214,10 +236,11 @@ def _handler(engine: _Engine, token: str) -> type[BaseHTTPRequestHandler]:
             elif endpoint is None:
                 self._answer(404, {"error": f"no endpoint {self.path}"})
             else:
+                engine.count(name)
                 try:
                     self._answer(200, endpoint(body))
                 except _Refusal as refusal:
-                    self._answer(400, {"success": False, "message": str(refusal)})
+                    self._answer(refusal.status, {"success": False, "message": str(refusal)})
 
         do_GET = do_POST = _serve
 

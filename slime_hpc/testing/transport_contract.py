@@ -72,7 +72,9 @@ class TransportContract:
         assert rig.difference(11) <= TOLERANCE
         assert report.version == 11
         assert report.num_bytes == sum(tensor.nbytes for _, tensor in rig.tensors())
-        assert report.gather_s + report.wire_s == pytest.approx(report.total_s)
+        phases = (report.gather_s, report.convert_s, report.wire_s, report.load_s, report.pause_s)
+        assert all(0 <= seconds <= report.total_s for seconds in phases)
+        assert report.num_calls >= len(rig.engines)
 
     def test_a_second_push_leaves_nothing_of_the_first(self, transport: WeightTransport, rig: Rig) -> None:
         """Neither weights nor cached prefixes of the old version serve the new one."""

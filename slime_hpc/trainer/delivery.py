@@ -16,8 +16,9 @@ from slime_hpc.control.api import Controller
 from slime_hpc.control.context import RoleContext
 from slime_hpc.control.endpoint import Endpoint
 from slime_hpc.errors import WeightPushError
+from slime_hpc.sync import source
 from slime_hpc.sync.occupancy import Apart, Occupancy, Shared
-from slime_hpc.sync.transport import TRANSPORTS, PushReport, WeightTransport
+from slime_hpc.sync.transport import TRANSPORTS, WeightTransport
 from slime_hpc.sync.verify import verify
 from slime_hpc.trainer import weights
 from slime_hpc.trainer.model import Blueprint
@@ -51,7 +52,8 @@ class Delivery:
             try:
                 self._connect(engines)
                 self.occupancy.to_engines()
-                report = self._transport.push(version, weights.export(policy.model, self._blueprint.sizes))
+                tensors = weights.export(policy.model, self._blueprint.sizes, holders=source.ranks(self._context))
+                report = self._transport.push(version, tensors)
                 verified = self._verify(policy, version) if self._sync.verify else {}
             except WeightPushError as error:
                 self._engines = []
@@ -60,7 +62,7 @@ class Delivery:
                 print(f"push of version {version} failed, try {failed_tries + 1} of {TRIES}: {error}", flush=True)
                 time.sleep(PAUSE_S)
                 continue
-            values = _numbers(report) | verified | {"engines": len(engines), "failed_tries": failed_tries}
+            values = report.figures() | verified | {"engines": len(engines), "failed_tries": failed_tries}
             self._ask(lambda controller: controller.commit_weights(version, engines, values))  # noqa: B023
             return
 
@@ -87,13 +89,3 @@ class Delivery:
             tolerance=self._sync.verify_tolerance,
         )
         return {"verify_abs_diff": difference, "seconds_verify": time.monotonic() - start}
-
-
-def _numbers(report: PushReport) -> dict[str, float]:
-    return {
-        "bytes": report.num_bytes,
-        "buckets": report.num_buckets,
-        "seconds": report.total_s,
-        "seconds_gather": report.gather_s,
-        "seconds_wire": report.wire_s,
-    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from megatron.core import parallel_state
 from slime_hpc.config.schema import Experiment
 from slime_hpc.errors import DataError
 from slime_hpc.plan.model_config import ModelConfig
+from slime_hpc.sync.buckets import is_expert
 from slime_hpc.trainer import convert
 from slime_hpc.trainer.convert import Weight
 from slime_hpc.trainer.model import Blueprint, PolicyModel
@@ -95,24 +96,26 @@ def load(model: PolicyModel, sizes: ModelConfig, source: WeightSource) -> None:
 
 
 @torch.no_grad()
-def export(model: PolicyModel, sizes: ModelConfig) -> Iterator[tuple[str, torch.Tensor | None]]:
-    """All weights with Hugging Face names and full shapes; on ranks other than 0 None in their place. Collective.
+def export(model: PolicyModel, sizes: ModelConfig, *, holders: Sequence[int] = (0,)) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """All weights with Hugging Face names and full shapes, stage by stage, experts after the other weights. Collective.
 
-    Only the first data-parallel replica gathers; a tensor of a later pipeline stage goes from that stage straight to rank 0.
+    Each is held by its stage's head where that is one of `holders`, else by rank 0; all other ranks get None in its place.
+    Only the first data-parallel replica gathers; what a head does not keep goes from it straight to rank 0.
     """
     parameters = dict(model.named_parameters())
     replica = parallel_state.get_data_parallel_rank() == 0
     world_per_stage = dist.get_world_size() // parallel_state.get_pipeline_model_parallel_world_size()
     rank = dist.get_rank()
-    for weight in convert.weights(sizes):
+    for weight in sorted(convert.weights(sizes), key=lambda weight: (_stage(weight, sizes), is_expert(weight.hf[0]))):
         owner = _stage(weight, sizes) * world_per_stage
+        holder = owner if owner in holders else 0
         tensors: tuple[torch.Tensor, ...] = ()
         if replica and _stage(weight, sizes) == parallel_state.get_pipeline_model_parallel_rank():
             tensors = convert.to_hf(weight, _gather(parameters[_own_name(weight, sizes)].detach(), weight), sizes)
-        if owner and rank in (0, owner):
+        if owner != holder and rank in (0, owner):
             tensors = _carry(tensors, weight, owner, model.config.params_dtype)
         for i, name in enumerate(weight.hf):
-            yield name, tensors[i] if rank == 0 else None
+            yield name, tensors[i] if rank == holder else None
 
 
 def _gather(shard: torch.Tensor, weight: Weight) -> list[torch.Tensor]:

@@ -1,0 +1,88 @@
+"""A real trainer at several parallel sizes, each transport, real engines of one and two ranks: all cases in one launch of two ranks."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slime_hpc.testing.transport_contract import TOLERANCE
+
+pytestmark = pytest.mark.slow
+LAYOUTS = {"dp2": {}, "tp2": {"tensor_parallel": 2}, "pp2": {"pipeline_parallel": 2}}
+MODELS = ("untied", "tied")
+TRANSPORTS = ("distributed", "disk")
+CASES = [(transport, model, layout) for transport in TRANSPORTS for model in MODELS for layout in LAYOUTS]
+SAVED = ("distributed", "untied", "pp2")
+
+
+def launch(folder, settings, world=2, timeout_s=300):
+    """Run megatron_push.py on all ranks; what it wrote."""
+    common = {"world": world, "store": str(folder / "store"), "results": str(folder / "results.json")}
+    ranks = []
+    for rank in range(world):
+        path = folder / f"rank-{rank}.json"
+        path.write_text(json.dumps(settings | common | {"rank": rank}))
+        log = (folder / f"log-{rank}").open("wb")
+        ranks.append(subprocess.Popen([sys.executable, Path(__file__).with_name("megatron_push.py"), path], stdout=log, stderr=log))
+    deadline = time.monotonic() + timeout_s
+    try:
+        # The others of a rank that has failed would wait for it.
+        while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks) and time.monotonic() < deadline:
+            time.sleep(0.2)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    logs = [(folder / f"log-{rank}").read_text(errors="replace")[-3000:] for rank in range(world)]
+    assert all(rank.returncode == 0 for rank in ranks), "\n".join(logs)
+    return json.loads((folder / "results.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def results(run, engines, tied_engine, pushed_model, tied_model, tmp_path_factory):
+    """Figures of every case."""
+    to = {"untied": (pushed_model, engines), "tied": (tied_model, [tied_engine])}
+    cases = []
+    for number, (transport, model, layout) in enumerate(CASES):
+        folder, endpoints = to[model]
+        cases.append(
+            {
+                "model": str(folder),
+                "engines": [dataclasses.asdict(endpoint) for endpoint in endpoints],
+                "trainer": LAYOUTS[layout],
+                "sync": {"transport": transport, "bucket_mib": 0.1, "timeout_s": 60.0},
+                "version": 100 + number,
+                "save": (transport, model, layout) == SAVED,
+            }
+        )
+    figures = launch(tmp_path_factory.mktemp("megatron"), {"run": str(run.path), "cases": cases})
+    return dict(zip(CASES, figures, strict=True))
+
+
+@pytest.fixture(params=CASES, ids="-".join)
+def figures(request, results):
+    return results[request.param] | {"transport": request.param[0], "model": request.param[1], "layout": request.param[2]}
+
+
+def test_greedy_log_probs_and_every_checksum_are_the_trainers(figures, engines):
+    assert figures["difference"] <= TOLERANCE
+    ranks = sum(engine.gpus for engine in engines) if figures["model"] == "untied" else 2
+    assert figures["equal"] == ranks * (3 + 2 * 8 - (figures["model"] == "tied"))
+
+
+def test_each_stage_sends_its_own_tensors(figures):
+    by_stages = figures["transport"] == "distributed" and figures["layout"] == "pp2"
+    assert figures["holders"] == ([0, 1] if by_stages else [0])
+    assert [bool(count) for count in figures["planned"]] == [True, by_stages]
+    assert figures["buckets"] == sum(figures["planned"])
+
+
+def test_the_push_event_has_every_phase(figures):
+    phases = ("gather", "convert", "wire", "load", "pause")
+    assert {f"seconds_{phase}" for phase in phases} < figures.keys()
+    assert figures["calls"] > 0
+    assert figures["seconds_pause"] <= figures["seconds"]
