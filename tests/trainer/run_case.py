@@ -69,7 +69,7 @@ def run(case: Any, folder: Path) -> dict[str, Any]:
     experiment = tiny.experiment(model_folder, **case.trainer)
     built = Built(experiment)
     first = built.exported()
-    state = hf.state_dict()
+    state = tiny.state(hf)
     result: dict[str, Any] = {
         "exact": all(torch.equal(tensor, state[name]) for name, tensor in first.items()) if first else True,
         "names": sorted(first) == sorted(n for n in state if not (case.tied and n == "lm_head.weight")) if first else True,
@@ -84,7 +84,7 @@ def run(case: Any, folder: Path) -> dict[str, Any]:
     for number in range(1, case.steps + 1):
         values.append(built.train(number, batch, optimization, reference))
     expected = plain.train(hf, samples, experiment.algorithm, experiment.trainer.updates_per_step, [v["lr"] for v in values])
-    trained, state = built.exported(), hf.state_dict()
+    trained, state = built.exported(), tiny.state(hf)
     result |= {
         "values": values,
         "expected": expected,
