@@ -64,7 +64,7 @@ class RandomWeights:
         """Norms 1, biases 0, everything else normal with the config's initializer_range."""
         if name.endswith("norm.weight"):
             return torch.ones(shape)
-        if name.endswith(".bias"):
+        if name.endswith("bias"):
             return torch.zeros(shape)
         digest = hashlib.sha256(f"{self._seed}-{name}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)

@@ -58,14 +58,21 @@ CASES = [
     Case("tp2-dp2", "qwen3", 4, trainer={"tensor_parallel": 2}),
     Case("tp2-pp2-sp", "qwen3", 4, tied=True, trainer={"tensor_parallel": 2, "pipeline_parallel": 2, "sequence_parallel": True}),
     Case("pp2-dp2", "llama", 4, trainer={"pipeline_parallel": 2}),
-    Case("qwen3-moe", "qwen3-moe", 1),
-    Case("qwen3-moe-ep2", "qwen3-moe", 2, trainer={"expert_parallel": 2}),
-    Case("qwen3-moe-dp2", "qwen3-moe", 2),
-    Case("qwen3-moe-pp2", "qwen3-moe", 2, trainer={"pipeline_parallel": 2}),
-    Case("qwen3-moe-tp2-sp", "qwen3-moe", 2, trainer={"tensor_parallel": 2, "sequence_parallel": True}),
-    Case("cp2", "qwen3", 2, trainer={"context_parallel": 2}),
-    Case("qwen3-moe-cp2", "qwen3-moe", 2, trainer={"context_parallel": 2}),
+    Case("cp2-gspo-tis", "qwen3", 2, trainer={"context_parallel": 2, "updates_per_step": 2, "algorithm": GSPO}),
 ]
+TP2 = {"tensor_parallel": 2, "sequence_parallel": True}
+PP2 = {"pipeline_parallel": 2}
+CP2 = {"context_parallel": 2}
+EP2 = {"expert_parallel": 2}
+DENSE: list[tuple[str, int, dict[str, Any]]] = [
+    ("", 1, {}), ("tp2", 2, {"tensor_parallel": 2}), ("tp2-sp", 2, TP2), ("pp2", 2, PP2), ("cp2", 2, CP2), ("dp2", 2, {}),
+    ("tp2-pp2", 4, {"tensor_parallel": 2, **PP2}),
+]  # fmt: skip
+SPARSE: list[tuple[str, int, dict[str, Any]]] = [
+    ("", 1, {}), ("tp2-sp", 2, TP2), ("pp2", 2, PP2), ("cp2", 2, CP2), ("ep2", 2, EP2), ("dp2", 2, {}), ("tp2-sp-pp2", 4, {**TP2, **PP2}),
+]  # fmt: skip
+for family, layouts in {"glm4": DENSE, "qwen3-moe": SPARSE, "glm4-moe": SPARSE, "deepseek-v3": SPARSE}.items():
+    CASES += [Case(f"{family}-{layout}".rstrip("-"), family, world, trainer=trainer, steps=2) for layout, world, trainer in layouts]
 
 
 def main() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 from slime_hpc.algo import registry
-from slime_hpc.config.schema import Experiment
+from slime_hpc.config.schema import Algorithm, Experiment
 from slime_hpc.data.sample import Sample
 from slime_hpc.errors import RunError
 from slime_hpc.run_folder import RunFolder
@@ -57,24 +59,37 @@ class Built:
         return {name: t.clone() for name, t in weights.export(self.policy.model, self.blueprint.sizes) if t is not None}
 
 
+@dataclass(frozen=True)
+class Plain:
+    """What plain PyTorch makes of a case, whatever the layout."""
+
+    report: dict[str, list[float]]
+    state: dict[str, torch.Tensor]
+    engine_diff: float
+
+
+@functools.cache
+def _plain(kind: str, tied: bool, algorithm: str, updates: int, rates: tuple[float, ...]) -> Plain:
+    hf, samples = tiny.hf_model(kind, tied=tied), tiny.samples()
+    engine_diff = max(_difference(hf, sample) for sample in samples)
+    report = plain.train(hf, samples, Algorithm.model_validate_json(algorithm), updates, rates)
+    return Plain(report, tiny.state(hf), engine_diff)
+
+
 def run(case: Any, folder: Path) -> dict[str, Any]:
-    """Compare log-probs, training and weights with the plain model."""
+    """Compare log-probs, training and weights with the plain model; on rank 0 alone, elsewhere an empty result."""
+    model_folder, batch = folder / f"{case.kind}-{case.tied}", folder / "batch.h5"
     hf = tiny.hf_model(case.kind, tied=case.tied)
-    model_folder, batch = folder / f"{case.kind}-{case.tied}", folder / f"batch-{case.name}.h5"
     if dist.get_rank() == 0:
-        hf.save_pretrained(model_folder)
-        tiny.write_batch(batch)
+        if not model_folder.exists():
+            hf.save_pretrained(model_folder)
+        if not batch.exists():
+            tiny.write_batch(batch)
     dist.barrier()
-    samples = tiny.write_batch(folder / f"scratch-{dist.get_rank()}.h5")
     experiment = tiny.experiment(model_folder, **case.trainer)
     built = Built(experiment)
     first = built.exported()
-    state = tiny.state(hf)
-    result: dict[str, Any] = {
-        "exact": all(torch.equal(tensor, state[name]) for name, tensor in first.items()) if first else True,
-        "names": sorted(first) == sorted(n for n in state if not (case.tied and n == "lm_head.weight")) if first else True,
-        "score": _score(built, hf, samples),
-    }
+    score = _score(built, hf, tiny.samples())
     reference = None
     if experiment.algorithm.kl_coef:
         reference = built.make(trainable=False)
@@ -83,17 +98,23 @@ def run(case: Any, folder: Path) -> dict[str, Any]:
     values = []
     for number in range(1, case.steps + 1):
         values.append(built.train(number, batch, optimization, reference))
-    expected = plain.train(hf, samples, experiment.algorithm, experiment.trainer.updates_per_step, [v["lr"] for v in values])
-    trained, state = built.exported(), tiny.state(hf)
-    result |= {
-        "values": values,
-        "expected": expected,
-        "weights": max((float((t - state[n]).abs().max()) for n, t in trained.items()), default=0.0),
-        "moved": max((float((t - first[n]).abs().max()) for n, t in trained.items()), default=0.0),
-        "engine_diff": max(_difference(tiny.hf_model(case.kind, tied=case.tied), sample) for sample in samples),
-    }
+    trained = built.exported()
     parallel_state.destroy_model_parallel()
-    return result
+    if dist.get_rank() != 0:
+        return {}
+    state = tiny.state(hf)
+    algorithm, updates = experiment.algorithm.model_dump_json(), experiment.trainer.updates_per_step
+    expected = _plain(case.kind, case.tied, algorithm, updates, tuple(v["lr"] for v in values))
+    return {
+        "exact": all(torch.equal(tensor, state[name]) for name, tensor in first.items()),
+        "names": sorted(first) == sorted(n for n in state if not (case.tied and n == "lm_head.weight")),
+        "score": score,
+        "values": values,
+        "expected": expected.report,
+        "weights": max(float((t - expected.state[n]).abs().max()) for n, t in trained.items()),
+        "moved": max(float((t - first[n]).abs().max()) for n, t in trained.items()),
+        "engine_diff": expected.engine_diff,
+    }
 
 
 def _difference(hf: Any, sample: Sample) -> float:
@@ -186,8 +207,8 @@ def bf16(folder: Path) -> dict[str, Any]:
     """bfloat16: log-probs near the float32 ones, finite values, and weights that move."""
     experiment = tiny.experiment(folder / "qwen3-False", dtype="bfloat16")
     built = Built(experiment)
-    samples = tiny.write_batch(folder / "scratch-bf16.h5")
-    difference = _score(built, tiny.hf_model("qwen3", tied=False), samples)
+    tiny.write_batch(folder / "scratch-bf16.h5")
+    difference = _score(built, tiny.hf_model("qwen3", tied=False), tiny.samples())
     before = built.exported()
     optimization = built.optimization()
     values = built.train(3, folder / "scratch-bf16.h5", optimization)
