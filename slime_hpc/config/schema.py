@@ -249,7 +249,9 @@ class Trainer(Section):
         default=False,
         description="Split activations along the sequence between tensor-parallel ranks; experts with tensor_parallel > 1 need it.",
     )
-    tokens_per_gpu: Positive = Field(default=9216, description="Most tokens in a packed micro-batch.")
+    tokens_per_gpu: Positive = Field(
+        default=9216, description="Most tokens of a packed micro-batch on one rank; context-parallel ranks share one that is larger."
+    )
     updates_per_step: Positive = Field(default=1, description="Optimizer updates per batch; must divide rollout.prompts_per_step.")
     max_skipped_updates: NonNegative = Field(
         default=3,
@@ -259,6 +261,16 @@ class Trainer(Section):
     threads: NonNegative = Field(default=0, description="CPU threads of a rank; 0 = the rank's share of its node.")
     optimizer: Optimizer = Field(default_factory=Optimizer, description="Optimizer of the RL steps.")
     megatron: dict[str, Any] = Field(default_factory=dict, description="Passed through to Megatron's TransformerConfig.")
+
+    @property
+    def model_ranks(self) -> int:
+        """Ranks that hold one replica of the model, or share its sequences."""
+        return self.tensor_parallel * self.pipeline_parallel * self.context_parallel
+
+    @property
+    def tokens_per_pack(self) -> int:
+        """Most tokens of a micro-batch over all its context-parallel ranks."""
+        return self.tokens_per_gpu * self.context_parallel
 
 
 class Sync(Section):

@@ -65,7 +65,7 @@ def _step(data: _Demonstrations, experiment: Experiment, policy: Policy, place: 
     """Gradients of the mean over each answer's tokens, then over answers; this rank's part of that loss."""
     lengths = np.diff(data.token_offsets)
     samples = np.arange(len(lengths))
-    tokens_cap = experiment.trainer.tokens_per_gpu
+    tokens_cap = experiment.trainer.tokens_per_pack
     (update,) = schedule(lengths, samples, dp_size=place.dp_size, tokens_cap=tokens_cap, updates=1)
     mask_R = np.ones(int(data.response_offsets[-1]), np.uint8)
     weight_R = torch.from_numpy(token_weights(mask_R, data.response_offsets, samples.tolist(), mean="sample")).to(place.device)
