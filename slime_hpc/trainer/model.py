@@ -6,7 +6,6 @@ Knows the architectures of `plan.model_config`; reads no weights.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +25,7 @@ from megatron.core.tensor_parallel import (
 from megatron.core.transformer import MLATransformerConfig, TransformerConfig
 
 from slime_hpc.config.schema import Experiment, Trainer
-from slime_hpc.errors import ConfigError, DataError
+from slime_hpc.errors import DataError
 from slime_hpc.plan.model_config import Experts, ModelConfig, read_model_config
 from slime_hpc.trainer import context
 from slime_hpc.trainer.latent import LatentAttention
@@ -34,6 +33,7 @@ from slime_hpc.trainer.layers import block
 from slime_hpc.trainer.logprob import from_hidden
 from slime_hpc.trainer.microbatch import MicroBatch
 from slime_hpc.trainer.models.registry import FAMILIES
+from slime_hpc.trainer.options import configure, of_model
 from slime_hpc.trainer.rotary import PackedRotary, inverse_frequencies
 
 _UNFUSED = dict.fromkeys(
@@ -106,7 +106,8 @@ def transformer_config(blueprint: Blueprint, experiment: Experiment) -> Transfor
     if sizes.experts:
         values |= _expert_options(sizes.experts, trainer)
     values |= FAMILIES[sizes.architecture].options(sizes, blueprint.values)
-    return _configure(MLATransformerConfig if sizes.latent else TransformerConfig, values, trainer.megatron)
+    kind = MLATransformerConfig if sizes.latent else TransformerConfig
+    return configure(kind, values, of_model(trainer.megatron, kind))
 
 
 def _expert_options(experts: Experts, trainer: Trainer) -> dict[str, Any]:
@@ -127,22 +128,6 @@ def _expert_options(experts: Experts, trainer: Trainer) -> dict[str, Any]:
         "expert_model_parallel_size": trainer.expert_parallel,
         "expert_tensor_parallel_size": trainer.expert_tensor_parallel,
     }
-
-
-def _configure(kind: type[TransformerConfig], values: dict[str, Any], own: Mapping[str, Any]) -> TransformerConfig:
-    known = [field.name for field in dataclasses.fields(kind)]
-    for key in own:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            raise ConfigError(
-                f"Megatron's {kind.__name__} has no {key!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
-                where=f"trainer.megatron.{key}",
-                fix="correct or remove it",
-            )
-    try:
-        return kind(**{**values, **own})
-    except (ValueError, AssertionError) as error:
-        raise ConfigError(f"Megatron refuses its configuration: {error}", where="trainer.megatron, trainer") from error
 
 
 class PolicyModel(GPTModel):

@@ -47,7 +47,10 @@ def run(experiment: Experiment, section: WarmStart, policy: Policy, place: Place
     tokenizer = load_tokenizer(Path(experiment.model.path))
     order = list(range(len(items)))
     random.Random(f"{experiment.seed}-warm_start").shuffle(order)
-    optimization = Optimization(policy, section.optimizer, steps=section.steps, max_skipped=experiment.trainer.max_skipped_updates)
+    trainer = experiment.trainer
+    optimization = Optimization(
+        policy, section.optimizer, steps=section.steps, max_skipped=trainer.max_skipped_updates, options=trainer.megatron
+    )
     every = max(1, section.steps // _REPORTS)
     start = time.monotonic()
     for step in range(1, section.steps + 1):

@@ -1,6 +1,6 @@
 """Checks of the trainer on several ranks: `python -m tests.trainer.checks FOLDER RANK WORLD [CASE ...]`.
 
-It runs all that a world of that size can hold, or prints the figures of the named cases alone. Many in one launch, since importing Megatron
+It runs all that a world of that size can hold, or the named cases alone. Many in one launch, since importing Megatron
 takes seconds. Each leaves its figures in FOLDER/world-<n>.json; the tests judge them.
 """
 
@@ -82,19 +82,25 @@ def main() -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{world}", rank=rank, world_size=world)
     from tests.trainer import run_case
 
-    if chosen := sys.argv[4:]:
-        few = {case.name: run_case.run(case, folder) for case in CASES if case.world == world and case.name in chosen}
-        print(json.dumps(few))
-        return
-    results = {case.name: run_case.run(case, folder) for case in CASES if case.world == world}
-    results["resharded"] = run_case.reshard(folder)
-    results["not_finite"] = run_case.not_finite(folder)
-    if world == 1:
-        results |= {"bf16": run_case.bf16(folder), "logits": run_case.gradient_of_logits(), "foreign": run_case.foreign(folder)}
+    chosen = sys.argv[4:]
+    results = {case.name: run_case.run(case, folder) for case in CASES if case.world == world and (not chosen or case.name in chosen)}
+    if not chosen:
+        results |= others(world, folder, run_case)
     if rank == 0:
         (folder / f"world-{world}.json").write_text(json.dumps(results))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def others(world: int, folder: Path, run_case: Any) -> dict[str, Any]:
+    """What is not a case."""
+    results = {"resharded": run_case.reshard(folder), "not_finite": run_case.not_finite(folder)}
+    if world < 4:
+        results |= {"routes": run_case.routes_replayed(folder), "asynchronous": run_case.asynchronous(folder)}
+    if world == 1:
+        results |= {"bf16": run_case.bf16(folder), "logits": run_case.gradient_of_logits(), "foreign": run_case.foreign(folder)}
+        results["frozen"] = run_case.frozen(folder)
+    return results
 
 
 if __name__ == "__main__":
