@@ -1,6 +1,7 @@
 """Estimated memory of one trainer rank and one engine, to catch a plan that cannot fit before it waits in a queue.
 
-Trainer, a parameter: weight 2 or 4 bytes, gradient 4 (fp32), optimizer 12 (fp32 copy and two moments) sharded over data parallel.
+Trainer, a parameter: weight 2 or 4 bytes, gradient 4 (fp32), optimizer 12 (fp32 copy and two moments) sharded over data and context
+parallel; of experts over those ranks that hold the same ones.
 Activations of a layer, a token: about 34 x hidden bytes in bf16 (Korthikanti et al. 2022, eq. 2, without the attention matrix),
 double in fp32.
 
@@ -30,8 +31,12 @@ def _estimate(role: RolePlan, experiment: Experiment, topology: Topology, model:
     available = float(topology.node.gpu_memory_gib) if topology.accelerator == "cuda" else role.memory_gib / role.tasks_per_node
     if role.kind == "trainer":
         trainer = experiment.trainer
-        model_parallel = trainer.tensor_parallel * trainer.pipeline_parallel
-        parameters = model.num_parameters / model_parallel
+        dense = model.num_dense_parameters / (trainer.tensor_parallel * trainer.pipeline_parallel)
+        of_experts = trainer.pipeline_parallel * trainer.expert_parallel * trainer.expert_tensor_parallel
+        experts = model.num_expert_parameters / of_experts
+        parameters = dense + experts
+        sharded = dense / max(1, role.num_tasks // (trainer.tensor_parallel * trainer.pipeline_parallel))
+        sharded += experts / max(1, role.num_tasks // of_experts)
         layers = 1 if trainer.recompute else model.num_layers / trainer.pipeline_parallel
         activations = trainer.tokens_per_gpu * model.hidden_size * 17 * width * layers / trainer.tensor_parallel
         copies = 2 if experiment.algorithm.kl_coef > 0 else 1
@@ -39,14 +44,14 @@ def _estimate(role: RolePlan, experiment: Experiment, topology: Topology, model:
             role=role.name,
             weights_gib=copies * parameters * width / _GIB,
             gradients_gib=parameters * 4 / _GIB,
-            optimizer_gib=parameters * 12 / max(1, role.num_tasks // model_parallel) / _GIB,
+            optimizer_gib=sharded * 12 / _GIB,
             activations_gib=activations / _GIB,
             cache_gib=0.0,
             available_gib=available,
         )
     group = experiment.rollout.groups[role.group]
     context = experiment.rollout.context_length or model.max_positions
-    token = 2 * model.num_layers * model.num_kv_heads * model.head_dim * width / group.gpus_per_engine
+    token = model.num_layers * model.cache_values * width / (1 if model.latent else group.gpus_per_engine)
     engines = sum(g.engines for g in experiment.rollout.groups)
     running = min(experiment.rollout.concurrency, experiment.rollout.prompts_per_step * experiment.rollout.samples_per_prompt) / engines
     weights = model.num_parameters * width / group.gpus_per_engine / _GIB

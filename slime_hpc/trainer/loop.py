@@ -36,6 +36,7 @@ class TrainingLoop:
         self._blueprint = Blueprint.read(self._experiment)
         self._algorithm = registry.load(self._experiment.algorithm)
         self._controller: Controller | None = ControllerClient(context) if place.rank == 0 else None
+        self._saves = checkpoint.Saves(context.run, asynchronous=self._experiment.checkpoint.asynchronous)
 
     def run(self) -> None:
         """Until the last step is trained, pushed and saved; when the attempt is to be parked, until the step reached is saved."""
@@ -43,7 +44,9 @@ class TrainingLoop:
         policy = self._policy()
         start = self._first_weights(policy)
         trainer = experiment.trainer
-        optimization = Optimization(policy, trainer.optimizer, steps=experiment.steps, max_skipped=trainer.max_skipped_updates)
+        optimization = Optimization(
+            policy, trainer.optimizer, steps=experiment.steps, max_skipped=trainer.max_skipped_updates, options=trainer.megatron
+        )
         if start:
             checkpoint.load(self._context.run, start, policy, optimization)
         reference = self._reference()
@@ -60,15 +63,19 @@ class TrainingLoop:
                 delivery.occupancy.to_trainer()
                 self._step(number, path, policy, optimization, reference, seconds_wait=waited_s)
                 delivery.push(policy, number)
+                self._saves.settle(wait=False)
                 if self._due(number):
                     self._save(number, policy, optimization)
         finally:
             delivery.close()
+        self._saves.settle(wait=True)
         self._tell(lambda controller: controller.finish(experiment.steps))
 
     def _policy(self, *, trainable: bool = True) -> Policy:
         config = transformer_config(self._blueprint, self._experiment)
-        return Policy(build(self._blueprint, config, self._place.device), config, self._place, trainable=trainable)
+        model = build(self._blueprint, config, self._place.device)
+        weights.freeze(model, self._blueprint.sizes, self._experiment.trainer.freeze)
+        return Policy(model, config, self._place, trainable=trainable)
 
     def _first_weights(self, policy: Policy) -> int:
         """Load what there is; the step it belongs to. Step 0's checkpoint is that of a warm start."""
@@ -134,15 +141,17 @@ class TrainingLoop:
     def _park(self, number: int, policy: Policy, optimization: Optimization) -> None:
         """Save the step reached if it is not saved yet, and say so."""
         run = self._context.run
+        self._saves.settle(wait=True)
         newest = self._relay.ask(lambda: max(checkpoint.complete_steps(run), default=0))
         if number > newest:
             self._save(number, policy, optimization)
+            self._saves.settle(wait=True)
         if self._place.rank == 0:
             park.answer(run, self._context.attempt, number)
 
     def _save(self, number: int, policy: Policy, optimization: Optimization) -> None:
         run = self._context.run
-        seconds = checkpoint.save(run, number, policy, optimization)
+        seconds = self._saves.save(number, policy, optimization)
         always = frozenset({0} if self._experiment.algorithm.kl_coef else ())
         checkpoint.prune(run, keep=self._experiment.checkpoint.keep, always=always)
         self._report("checkpoint", step=number, seconds=seconds, path=str(run.checkpoint(number)))

@@ -6,7 +6,6 @@ Knows the architectures of `plan.model_config`; reads no weights.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.tensor_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -24,16 +22,18 @@ from megatron.core.tensor_parallel import (
     copy_to_tensor_model_parallel_region,
     gather_from_sequence_parallel_region,
 )
-from megatron.core.transformer import TransformerConfig
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer import MLATransformerConfig, TransformerConfig
 
-from slime_hpc.config.schema import Experiment
-from slime_hpc.errors import ConfigError, DataError
-from slime_hpc.plan.model_config import ModelConfig, read_model_config
-from slime_hpc.trainer.attention import PackedAttention
+from slime_hpc.config.schema import Experiment, Trainer
+from slime_hpc.errors import DataError
+from slime_hpc.plan.model_config import Experts, ModelConfig, read_model_config
+from slime_hpc.trainer import context
+from slime_hpc.trainer.latent import LatentAttention
+from slime_hpc.trainer.layers import block
 from slime_hpc.trainer.logprob import from_hidden
 from slime_hpc.trainer.microbatch import MicroBatch
-from slime_hpc.trainer.norm import RMSNorm
+from slime_hpc.trainer.models.registry import FAMILIES
+from slime_hpc.trainer.options import configure, of_model
 from slime_hpc.trainer.rotary import PackedRotary, inverse_frequencies
 
 _UNFUSED = dict.fromkeys(
@@ -59,7 +59,7 @@ class Blueprint:
         folder = Path(experiment.model.path)
         sizes = read_model_config(folder, needs_weights=experiment.model.init == "pretrained")
         values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        for key, supported in (("attention_bias", sizes.architecture == "Qwen2ForCausalLM"), ("mlp_bias", False)):
+        for key, supported in (("attention_bias", sizes.qkv_bias), ("mlp_bias", False)):
             if values.get(key) and not supported:
                 raise DataError(f"{sizes.architecture} with {key} is not supported.", where=f"{folder / 'config.json'}: {key}")
         return cls(sizes, values)
@@ -82,8 +82,8 @@ def transformer_config(blueprint: Blueprint, experiment: Experiment) -> Transfor
         "gated_linear_unit": True,
         "activation_func": F.silu,
         "add_bias_linear": False,
-        "add_qkv_bias": sizes.architecture == "Qwen2ForCausalLM",
-        "qk_layernorm": sizes.architecture == "Qwen3ForCausalLM",
+        "add_qkv_bias": sizes.qkv_bias,
+        "qk_layernorm": sizes.qk_norm,
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
         "use_cpu_initialization": True,
@@ -93,6 +93,7 @@ def transformer_config(blueprint: Blueprint, experiment: Experiment) -> Transfor
         "bf16": dtype == torch.bfloat16,
         "tensor_model_parallel_size": trainer.tensor_parallel,
         "pipeline_model_parallel_size": trainer.pipeline_parallel,
+        "context_parallel_size": trainer.context_parallel,
         "sequence_parallel": trainer.sequence_parallel and trainer.tensor_parallel > 1,
         "batch_p2p_comm": False,
         "deterministic_mode": False,
@@ -102,23 +103,31 @@ def transformer_config(blueprint: Blueprint, experiment: Experiment) -> Transfor
         values |= {"variable_seq_lengths": True, "moe_token_dispatcher_type": "alltoall"}
     if trainer.recompute:
         values |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-    return _configure(values, trainer.megatron)
+    if sizes.experts:
+        values |= _expert_options(sizes.experts, trainer)
+    values |= FAMILIES[sizes.architecture].options(sizes, blueprint.values)
+    kind = MLATransformerConfig if sizes.latent else TransformerConfig
+    return configure(kind, values, of_model(trainer.megatron, kind))
 
 
-def _configure(values: dict[str, Any], own: Mapping[str, Any]) -> TransformerConfig:
-    known = [field.name for field in dataclasses.fields(TransformerConfig)]
-    for key in own:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            raise ConfigError(
-                f"Megatron's TransformerConfig has no {key!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
-                where=f"trainer.megatron.{key}",
-                fix="correct or remove it",
-            )
-    try:
-        return TransformerConfig(**{**values, **own})
-    except (ValueError, AssertionError) as error:
-        raise ConfigError(f"Megatron refuses its configuration: {error}", where="trainer.megatron, trainer") from error
+def _expert_options(experts: Experts, trainer: Trainer) -> dict[str, Any]:
+    return {
+        "num_moe_experts": experts.count,
+        "moe_router_topk": experts.top_k,
+        "moe_ffn_hidden_size": experts.ffn_size,
+        "moe_shared_expert_intermediate_size": experts.shared_ffn_size or None,
+        "moe_layer_freq": 1 if all(experts.layers) else [int(sparse) for sparse in experts.layers],
+        "moe_token_dispatcher_type": "alltoall",
+        "moe_grouped_gemm": False,
+        "moe_permute_fusion": False,
+        "moe_router_dtype": "fp32",
+        # The loss of the algorithm alone trains the router.
+        "moe_router_load_balancing_type": "none",
+        "moe_aux_loss_coeff": 0.0,
+        "moe_router_bias_update_rate": 0.0,
+        "expert_model_parallel_size": trainer.expert_parallel,
+        "expert_tensor_parallel_size": trainer.expert_tensor_parallel,
+    }
 
 
 class PolicyModel(GPTModel):
@@ -133,12 +142,14 @@ class PolicyModel(GPTModel):
     def _postprocess(self, hidden_states: torch.Tensor, **_: Any) -> torch.Tensor:
         if not self.post_process:
             return hidden_states
-        tp = self.pg_collection.tp
+        tp, batch = self.pg_collection.tp, self._batch
         if self.config.sequence_parallel:
             hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=False, group=tp)
-        hidden_RH = copy_to_tensor_model_parallel_region(hidden_states.squeeze(1)[self._batch.rows_R], group=tp)
+        hidden_QH = copy_to_tensor_model_parallel_region(hidden_states.squeeze(1)[batch.rows_Q], group=tp)
         weight_VH = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else self.output_layer.weight
-        return torch.stack(from_hidden(hidden_RH, weight_VH, self._batch.targets_R, temperature=self._temperature, group=tp))
+        own_2Q = torch.stack(from_hidden(hidden_QH, weight_VH, batch.targets_Q, temperature=self._temperature, group=tp))
+        cp = self.pg_collection.cp
+        return own_2Q if cp.size() == 1 else context.complete(own_2Q, batch.own_Q, batch.index_R.numel(), cp)
 
 
 def build(blueprint: Blueprint, config: TransformerConfig, device: torch.device) -> PolicyModel:
@@ -146,7 +157,7 @@ def build(blueprint: Blueprint, config: TransformerConfig, device: torch.device)
     sizes = blueprint.sizes
     model = PolicyModel(
         config,
-        _layers(config),
+        block(config, sizes),
         vocab_size=sizes.vocab_size,
         max_sequence_length=sizes.max_positions,
         pre_process=parallel_state.is_pipeline_first_stage(),
@@ -155,25 +166,23 @@ def build(blueprint: Blueprint, config: TransformerConfig, device: torch.device)
         position_embedding_type="rope",
     )
     _mark_shards(model)
-    model.rotary_pos_emb = PackedRotary(inverse_frequencies(blueprint.values, sizes.head_dim))
+    frequencies = inverse_frequencies(blueprint.values, sizes.rotary_dim)
+    model.rotary_pos_emb = PackedRotary(frequencies, interleaved=config.rotary_interleaved)
+    for module in model.modules():
+        if isinstance(module, LatentAttention):
+            module.rotary_pos_emb = model.rotary_pos_emb
     return model.to(device)
 
 
 def _mark_shards(model: PolicyModel) -> None:
-    """Say which parameters are split; Megatron does so only where it draws weights, and the gradient norm counts others but once."""
+    """Say which parameters are split, and which are experts'; Megatron does so only where it draws weights, and the gradient norm counts
+    others but once.
+    """
     for module in model.modules():
         dim = 1 if isinstance(module, RowParallelLinear) else 0
         if isinstance(module, ColumnParallelLinear | RowParallelLinear | VocabParallelEmbedding):
             for parameter in module.parameters(recurse=False):
                 parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
                 parameter.partition_dim, parameter.partition_stride = dim, 1  # type: ignore[attr-defined]
-
-
-def _layers(config: TransformerConfig) -> TransformerBlockSubmodules:
-    layer = get_gpt_layer_local_spec(normalization=config.normalization, qk_layernorm=config.qk_layernorm)
-    parts, attention = layer.submodules, layer.submodules.self_attention.submodules
-    parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
-    attention.core_attention = PackedAttention
-    if config.qk_layernorm:
-        attention.q_layernorm = attention.k_layernorm = RMSNorm
-    return TransformerBlockSubmodules(layer_specs=[layer] * get_num_layers_to_build(config), layer_norm=RMSNorm)
+                # Megatron does so only with expert parallelism; experts whose tensor parallelism differs have other replicas too.
+                parameter.allreduce = not getattr(module, "is_expert", False)  # type: ignore[attr-defined]

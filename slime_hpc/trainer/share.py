@@ -45,7 +45,7 @@ def read(path: Path, experiment: Experiment, advantage: Advantage, policy: Polic
     columns = hdf5.read_columns(path, ("reward_N", "loss_mask_R", "response_offsets"))
     check(path, lengths_N, columns)
     trainer = experiment.trainer
-    updates = schedule(lengths_N, group_N, dp_size=place.dp_size, tokens_cap=trainer.tokens_per_gpu, updates=trainer.updates_per_step)
+    updates = schedule(lengths_N, group_N, dp_size=place.dp_size, tokens_cap=trainer.tokens_per_pack, updates=trainer.updates_per_step)
     rows = np.array(sorted(i for update in updates for batch in update.ranks[place.dp_rank] for i in batch), np.int64)
     batch = hdf5.read_rows(path, rows)
     own = {int(row): position for position, row in enumerate(rows)}
@@ -68,7 +68,7 @@ def read(path: Path, experiment: Experiment, advantage: Advantage, policy: Polic
         engine_logprob_R=tensor(batch.logprobs_R),
         counts={
             "tokens": int(lengths_N.sum()),
-            "oversized_samples": int((lengths_N > trainer.tokens_per_gpu).sum()),
+            "oversized_samples": int((lengths_N > trainer.tokens_per_pack).sum()),
             "zero_advantage_fraction": float((score_N == 0).mean()),
         },
     )

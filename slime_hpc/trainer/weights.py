@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
 from slime_hpc.config.schema import Experiment
-from slime_hpc.errors import DataError
+from slime_hpc.errors import ConfigError, DataError
 from slime_hpc.plan.model_config import ModelConfig
 from slime_hpc.sync.buckets import is_expert
 from slime_hpc.trainer import convert
 from slime_hpc.trainer.convert import Weight
 from slime_hpc.trainer.model import Blueprint, PolicyModel
+from slime_hpc.trainer.models import registry
 
 _TIED = {"lm_head.weight": "model.embed_tokens.weight"}
 
@@ -64,7 +66,7 @@ class RandomWeights:
         """Norms 1, biases 0, everything else normal with the config's initializer_range."""
         if name.endswith("norm.weight"):
             return torch.ones(shape)
-        if name.endswith(".bias"):
+        if name.endswith("bias"):
             return torch.zeros(shape)
         digest = hashlib.sha256(f"{self._seed}-{name}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
@@ -81,18 +83,19 @@ def source_of(experiment: Experiment, blueprint: Blueprint) -> WeightSource:
 @torch.no_grad()
 def load(model: PolicyModel, sizes: ModelConfig, source: WeightSource) -> None:
     """Fill this rank's parameters. Raises DataError when a tensor is missing or has another shape."""
-    parameters = dict(model.named_parameters())
+    own = _own_tensors(model)
     rank, tp = parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size()
-    for weight in convert.weights(sizes):
+    for weight in registry.weights(sizes):
         name = _own_name(weight, sizes)
-        if name in parameters:
+        if name in own:
             tensors = [source.get(hf, shape) for hf, shape in zip(weight.hf, weight.shapes, strict=True)]
-            parameters.pop(name).copy_(convert.to_megatron(weight, tensors, sizes, rank=rank, tp=tp))
-    if (output := parameters.pop("output_layer.weight", None)) is not None:
+            group = _shard_group(weight)
+            own.pop(name).copy_(convert.to_megatron(weight, tensors, sizes, rank=group.rank(), tp=group.size()))
+    if (output := own.pop("output_layer.weight", None)) is not None:
         # The last of several stages holds its own copy of tied embeddings.
         shape = (sizes.vocab_size, sizes.hidden_size)
         output.copy_(source.get(_TIED["lm_head.weight"], shape).chunk(tp, 0)[rank])
-    assert not parameters, f"no rule for {sorted(parameters)}"
+    assert not own, f"no rule for {sorted(own)}"
 
 
 @torch.no_grad()
@@ -100,26 +103,83 @@ def export(model: PolicyModel, sizes: ModelConfig, *, holders: Sequence[int] = (
     """All weights with Hugging Face names and full shapes, stage by stage, experts after the other weights. Collective.
 
     Each is held by its stage's head where that is one of `holders`, else by rank 0; all other ranks get None in its place.
-    Only the first data-parallel replica gathers; what a head does not keep goes from it straight to rank 0.
+    Only the first replica gathers; what its holder does not have goes there straight from the rank that has it.
     """
-    parameters = dict(model.named_parameters())
-    replica = parallel_state.get_data_parallel_rank() == 0
-    world_per_stage = dist.get_world_size() // parallel_state.get_pipeline_model_parallel_world_size()
+    own = _own_tensors(model)
     rank = dist.get_rank()
-    for weight in sorted(convert.weights(sizes), key=lambda weight: (_stage(weight, sizes), is_expert(weight.hf[0]))):
-        owner = _stage(weight, sizes) * world_per_stage
-        holder = owner if owner in holders else 0
+    for weight in sorted(registry.weights(sizes), key=lambda weight: (_stage(weight, sizes), is_expert(weight.hf[0]))):
+        head, owner = _head(weight, sizes), _owner(weight, sizes)
+        holder = head if head in holders else 0
+        name = _own_name(weight, sizes)
         tensors: tuple[torch.Tensor, ...] = ()
-        if replica and _stage(weight, sizes) == parallel_state.get_pipeline_model_parallel_rank():
-            tensors = convert.to_hf(weight, _gather(parameters[_own_name(weight, sizes)].detach(), weight), sizes)
-        if owner != holder and rank in (0, owner):
-            tensors = _carry(tensors, weight, owner, model.config.params_dtype)
-        for i, name in enumerate(weight.hf):
-            yield name, tensors[i] if rank == holder else None
+        if name in own and _first_replica(weight):
+            tensors = convert.to_hf(weight, _gather(own[name].detach(), weight), sizes)
+        if owner != holder and rank in (holder, owner):
+            tensors = _carry(tensors, weight, owner, holder, weight.dtype or model.config.params_dtype)
+        for i, hf in enumerate(weight.hf):
+            yield hf, tensors[i] if rank == holder else None
+
+
+def freeze(model: PolicyModel, sizes: ModelConfig, patterns: Sequence[str]) -> None:
+    """Take those weights out of training in whose Hugging Face name a pattern is found. Raises ConfigError for a pattern without any."""
+    unused = set(patterns)
+    parameters = dict(model.named_parameters())
+    for weight in registry.weights(sizes):
+        found = {pattern for pattern in patterns if any(re.search(pattern, name) for name in weight.hf)}
+        unused -= found
+        name = _own_name(weight, sizes)
+        if found and name in parameters:
+            parameters[name].requires_grad_(False)
+        if found and weight.place == "first" and sizes.tied and "output_layer.weight" in parameters:
+            parameters["output_layer.weight"].requires_grad_(False)
+    if unused:
+        raise ConfigError(
+            f"No weight's name has {', '.join(map(repr, sorted(unused)))} in it.",
+            where="trainer.freeze",
+            fix="patterns are found in Hugging Face names, e.g. 'model.layers.0.mlp.down_proj.weight'",
+        )
+
+
+def _own_tensors(model: PolicyModel) -> dict[str, torch.Tensor]:
+    """Parameters, and the buffers that are weights in Hugging Face's eyes."""
+    biases = {name: buffer for name, buffer in model.named_buffers() if name.endswith("router.expert_bias")}
+    return {**dict(model.named_parameters()), **biases}
+
+
+def _shard_group(weight: Weight) -> Any:
+    """Ranks that split the weight between them."""
+    if weight.expert is None:
+        return parallel_state.get_tensor_model_parallel_group()
+    return parallel_state.get_expert_tensor_parallel_group()
+
+
+def _first_replica(weight: Weight) -> bool:
+    if weight.expert is None:
+        return parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0
+    return parallel_state.get_expert_data_parallel_rank() == 0
+
+
+def _head(weight: Weight, sizes: ModelConfig) -> int:
+    """Global rank that is the first of the stage."""
+    return _stage(weight, sizes) * (dist.get_world_size() // parallel_state.get_pipeline_model_parallel_world_size())
+
+
+def _owner(weight: Weight, sizes: ModelConfig) -> int:
+    """Global rank that holds the first shard in the first replica."""
+    head = _head(weight, sizes)
+    if weight.expert is None:
+        return head
+    return head + _expert_rank(weight.expert, sizes) * parallel_state.get_expert_tensor_parallel_world_size()
+
+
+def _expert_rank(expert: int, sizes: ModelConfig) -> int:
+    """Expert-parallel rank that holds the expert."""
+    assert sizes.experts is not None
+    return expert // (sizes.experts.count // parallel_state.get_expert_model_parallel_world_size())
 
 
 def _gather(shard: torch.Tensor, weight: Weight) -> list[torch.Tensor]:
-    group = parallel_state.get_tensor_model_parallel_group()
+    group = _shard_group(weight)
     if weight.kind == "whole" or group.size() == 1:
         return [shard]
     shards = [torch.empty_like(shard) for _ in range(group.size())]
@@ -127,10 +187,10 @@ def _gather(shard: torch.Tensor, weight: Weight) -> list[torch.Tensor]:
     return shards
 
 
-def _carry(tensors: tuple[torch.Tensor, ...], weight: Weight, owner: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+def _carry(tensors: tuple[torch.Tensor, ...], weight: Weight, owner: int, holder: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
     if dist.get_rank() == owner:
         for tensor in tensors:
-            dist.send(tensor.contiguous(), dst=0)
+            dist.send(tensor.contiguous(), dst=holder)
         return tensors
     device = torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
     received = tuple(torch.empty(shape, dtype=dtype, device=device) for shape in weight.shapes)
@@ -147,9 +207,14 @@ def _stage(weight: Weight, sizes: ModelConfig) -> int:
 
 
 def _own_name(weight: Weight, sizes: ModelConfig) -> str:
-    """Name among this rank's parameters, or one that it does not have when another stage holds the weight."""
+    """Name among this rank's parameters, or one that it does not have when another rank holds the weight."""
     if weight.layer is None:
         return weight.megatron
     per_stage = sizes.num_layers // parallel_state.get_pipeline_model_parallel_world_size()
-    local = weight.layer - parallel_state.get_pipeline_model_parallel_rank() * per_stage
-    return f"decoder.layers.{local}.{weight.megatron}"
+    local = f"decoder.layers.{weight.layer - parallel_state.get_pipeline_model_parallel_rank() * per_stage}."
+    if weight.expert is None:
+        return f"{local}{weight.megatron}"
+    assert sizes.experts is not None
+    per_rank = sizes.experts.count // parallel_state.get_expert_model_parallel_world_size()
+    index = weight.expert - parallel_state.get_expert_model_parallel_rank() * per_rank
+    return f"{local}mlp.experts.local_experts.{index}.{weight.megatron}"

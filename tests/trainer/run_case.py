@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +13,12 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 from slime_hpc.algo import registry
-from slime_hpc.config.schema import Experiment
+from slime_hpc.config.schema import Algorithm, Experiment
+from slime_hpc.data.collate import collate
 from slime_hpc.data.sample import Sample
-from slime_hpc.errors import RunError
+from slime_hpc.errors import ConfigError, RunError
 from slime_hpc.run_folder import RunFolder
-from slime_hpc.trainer import checkpoint, parallel, share, step, weights
+from slime_hpc.trainer import checkpoint, parallel, routes, share, step, weights
 from slime_hpc.trainer.logprob import from_logits
 from slime_hpc.trainer.model import Blueprint, build, transformer_config
 from slime_hpc.trainer.optimizer import Optimization
@@ -37,7 +41,9 @@ class Built:
 
     def make(self, *, trainable: bool) -> Policy:
         config = transformer_config(self.blueprint, self.experiment)
-        return Policy(build(self.blueprint, config, CPU), config, self.place, trainable=trainable)
+        model = build(self.blueprint, config, CPU)
+        weights.freeze(model, self.blueprint.sizes, self.experiment.trainer.freeze)
+        return Policy(model, config, self.place, trainable=trainable)
 
     def load(self, policy: Policy) -> None:
         weights.load(policy.model, self.blueprint.sizes, weights.source_of(self.experiment, self.blueprint))
@@ -57,24 +63,37 @@ class Built:
         return {name: t.clone() for name, t in weights.export(self.policy.model, self.blueprint.sizes) if t is not None}
 
 
+@dataclass(frozen=True)
+class Plain:
+    """What plain PyTorch makes of a case, whatever the layout."""
+
+    report: dict[str, list[float]]
+    state: dict[str, torch.Tensor]
+    engine_diff: float
+
+
+@functools.cache
+def _plain(kind: str, tied: bool, algorithm: str, updates: int, rates: tuple[float, ...]) -> Plain:
+    hf, samples = tiny.hf_model(kind, tied=tied), tiny.samples()
+    engine_diff = max(_difference(hf, sample) for sample in samples)
+    report = plain.train(hf, samples, Algorithm.model_validate_json(algorithm), updates, rates)
+    return Plain(report, tiny.state(hf), engine_diff)
+
+
 def run(case: Any, folder: Path) -> dict[str, Any]:
-    """Compare log-probs, training and weights with the plain model."""
+    """Compare log-probs, training and weights with the plain model; on rank 0 alone, elsewhere an empty result."""
+    model_folder, batch = folder / f"{case.kind}-{case.tied}", folder / "batch.h5"
     hf = tiny.hf_model(case.kind, tied=case.tied)
-    model_folder, batch = folder / f"{case.kind}-{case.tied}", folder / f"batch-{case.name}.h5"
     if dist.get_rank() == 0:
-        hf.save_pretrained(model_folder)
-        tiny.write_batch(batch)
+        if not model_folder.exists():
+            hf.save_pretrained(model_folder)
+        if not batch.exists():
+            tiny.write_batch(batch)
     dist.barrier()
-    samples = tiny.write_batch(folder / f"scratch-{dist.get_rank()}.h5")
     experiment = tiny.experiment(model_folder, **case.trainer)
     built = Built(experiment)
     first = built.exported()
-    state = hf.state_dict()
-    result: dict[str, Any] = {
-        "exact": all(torch.equal(tensor, state[name]) for name, tensor in first.items()) if first else True,
-        "names": sorted(first) == sorted(n for n in state if not (case.tied and n == "lm_head.weight")) if first else True,
-        "score": _score(built, hf, samples),
-    }
+    score = _score(built, hf, tiny.samples())
     reference = None
     if experiment.algorithm.kl_coef:
         reference = built.make(trainable=False)
@@ -83,17 +102,23 @@ def run(case: Any, folder: Path) -> dict[str, Any]:
     values = []
     for number in range(1, case.steps + 1):
         values.append(built.train(number, batch, optimization, reference))
-    expected = plain.train(hf, samples, experiment.algorithm, experiment.trainer.updates_per_step, [v["lr"] for v in values])
-    trained, state = built.exported(), hf.state_dict()
-    result |= {
-        "values": values,
-        "expected": expected,
-        "weights": max((float((t - state[n]).abs().max()) for n, t in trained.items()), default=0.0),
-        "moved": max((float((t - first[n]).abs().max()) for n, t in trained.items()), default=0.0),
-        "engine_diff": max(_difference(tiny.hf_model(case.kind, tied=case.tied), sample) for sample in samples),
-    }
+    trained = built.exported()
     parallel_state.destroy_model_parallel()
-    return result
+    if dist.get_rank() != 0:
+        return {}
+    state = tiny.state(hf)
+    algorithm, updates = experiment.algorithm.model_dump_json(), experiment.trainer.updates_per_step
+    expected = _plain(case.kind, case.tied, algorithm, updates, tuple(v["lr"] for v in values))
+    return {
+        "exact": all(torch.equal(tensor, state[name]) for name, tensor in first.items()),
+        "names": sorted(first) == sorted(n for n in state if not (case.tied and n == "lm_head.weight")),
+        "score": score,
+        "values": values,
+        "expected": expected.report,
+        "weights": max(float((t - expected.state[n]).abs().max()) for n, t in trained.items()),
+        "moved": max(float((t - first[n]).abs().max()) for n, t in trained.items()),
+        "engine_diff": expected.engine_diff,
+    }
 
 
 def _difference(hf: Any, sample: Sample) -> float:
@@ -148,6 +173,95 @@ def reshard(folder: Path) -> dict[str, Any]:
     return {"same_layout": differences[1], "other_layouts": differences[2:], "steps": checkpoint.complete_steps(run)}
 
 
+def routes_replayed(folder: Path) -> dict[str, Any]:
+    """Log-probs of a mixture of experts whose choices are recorded, replayed, and forced to be others; alike on every layout."""
+    layouts: dict[int, list[dict[str, Any]]] = {
+        1: [{}, {"recompute": True}],
+        2: [{"pipeline_parallel": 2, "recompute": True}, {"context_parallel": 2}, {"tensor_parallel": 2, "sequence_parallel": True}],
+    }
+    model_folder = folder / "qwen3-moe-False"
+    if dist.get_rank() == 0 and not model_folder.exists():
+        tiny.hf_model("qwen3-moe", tied=False).save_pretrained(model_folder)
+    dist.barrier()
+    figures: dict[str, Any] = {"forced": [], "norms": []}
+    arrays = collate(tiny.samples(), step=1, weight_version=0)
+    for layout in layouts[dist.get_world_size()]:
+        built = Built(tiny.experiment(model_folder, **layout))
+        batches = [built.policy.pack(arrays, members) for members in ([0, 1, 2], [5, 6], [9, 10, 3])]
+        free = built.policy.logprobs(batches, temperature=1.0)
+        if not layout:
+            with routes.recording() as recorded:
+                built.policy.logprobs(batches, temperature=1.0)
+            same = [dataclasses.replace(batch, routes_TLK=recorded.routes(batch, 4)) for batch in batches]
+            replayed = built.policy.logprobs(same, temperature=1.0)
+            figures["same"] = all(torch.equal(a, b) for a, b in zip(free, replayed, strict=True))
+        forced = [dataclasses.replace(batch, routes_TLK=_other_routes(batch)) for batch in batches]
+        values = built.policy.logprobs(forced, temperature=1.0)
+        built.policy.backward(forced, lambda batch, logprob_R, entropy_R: logprob_R.sum(), temperature=1.0)
+        optimization = built.optimization()
+        figures["norms"].append(optimization.step(1, what="routes").norm)
+        told: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(told, [[v.tolist() for v in values], [v.tolist() for v in free]])
+        figures["forced"].append(told[-1][0])
+        figures["free"] = told[-1][1]
+        parallel_state.destroy_model_parallel()
+    return figures
+
+
+def _other_routes(batch: Any) -> torch.Tensor:
+    """Experts that depend on the token's place alone; every fifth token is free."""
+    place = torch.arange(batch.num_tokens)
+    chosen_TLK = torch.stack([place % 4, (place + 1) % 4], dim=1).unsqueeze(1).repeat(1, 4, 1)
+    chosen_TLK[::5] = routes.FREE
+    return chosen_TLK
+
+
+def frozen(folder: Path) -> dict[str, Any]:
+    """Which weights a step moves when some are frozen, and what is said of a pattern that nothing has."""
+    batch = folder / "batch.h5"
+    built = Built(tiny.experiment(folder / "qwen3-False", freeze=["embed_tokens", r"layers\.[01]\..*proj"]))
+    before = built.exported()
+    built.train(1, batch, built.optimization())
+    moved = sorted(name for name, tensor in built.exported().items() if not torch.equal(tensor, before[name]))
+    try:
+        weights.freeze(built.policy.model, built.blueprint.sizes, ["no_such_weight"])
+        said = ""
+    except ConfigError as error:
+        said = error.what
+    parallel_state.destroy_model_parallel()
+    return {"moved": moved, "all": sorted(before), "said": said}
+
+
+def asynchronous(folder: Path) -> dict[str, Any]:
+    """A checkpoint that is written while training goes on holds the state at the time of the save, as the ordinary one does."""
+    built = Built(tiny.experiment(folder / "qwen3-False"))
+    run, batch = RunFolder(folder / f"run-async-{dist.get_world_size()}"), folder / "batch.h5"
+    optimization = built.optimization()
+    built.train(1, batch, optimization)
+    saved = built.exported()
+    saves = checkpoint.Saves(run, asynchronous=True)
+    saves.save(1, built.policy, optimization)
+    early = checkpoint.complete_steps(run)
+    built.train(2, batch, optimization)
+    trained = built.exported()
+    saves.save(2, built.policy, optimization)
+    saves.settle(wait=True)
+    parallel_state.destroy_model_parallel()
+    again = Built(tiny.experiment(folder / "qwen3-False"))
+    loaded = again.optimization()
+    checkpoint.load(run, 1, again.policy, loaded)
+    same = all(torch.equal(tensor, saved[name]) for name, tensor in again.exported().items())
+    again.train(2, batch, loaded)
+    result = {
+        "early": early,
+        "steps": checkpoint.complete_steps(run),
+        "same": same,
+        "trains_on": all(torch.equal(tensor, trained[name]) for name, tensor in again.exported().items()),
+    }
+    parallel_state.destroy_model_parallel()
+    return result
+
+
 def not_finite(folder: Path) -> dict[str, Any]:
     """One sample's loss is NaN: the update is skipped on all ranks; once more, and all of them stop."""
     batch = folder / "batch-nan.h5"
@@ -186,8 +300,8 @@ def bf16(folder: Path) -> dict[str, Any]:
     """bfloat16: log-probs near the float32 ones, finite values, and weights that move."""
     experiment = tiny.experiment(folder / "qwen3-False", dtype="bfloat16")
     built = Built(experiment)
-    samples = tiny.write_batch(folder / "scratch-bf16.h5")
-    difference = _score(built, tiny.hf_model("qwen3", tied=False), samples)
+    tiny.write_batch(folder / "scratch-bf16.h5")
+    difference = _score(built, tiny.hf_model("qwen3", tied=False), tiny.samples())
     before = built.exported()
     optimization = built.optimization()
     values = built.train(3, folder / "scratch-bf16.h5", optimization)
