@@ -13,7 +13,7 @@
     push         version  bytes, buckets, engines, failed_tries, seconds, seconds_gather, seconds_wire,
                           verify_abs_diff and seconds_verify (when sync.verify is on)
     catch_up     version  the same, of a push to engines that had come up again
-    engine       RL       name, what ("lost", "serves", of the router "up"), seconds (that an engine was out of the rotation)
+    engine       RL       name, what ("lost", "serves", of the router "up"), seconds (that it was out of the rotation, if known)
     restart      RL       role, restart (its number), of (how many are allowed), cause
     checkpoint   RL       seconds, path
     eval         RL       pass_rate, problems, seconds

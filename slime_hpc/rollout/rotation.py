@@ -97,8 +97,8 @@ class Rotation:
                 await self._client().register([engine], timeout_s=_REGISTER_TIMEOUT_S)
                 self._serving[name] = engine
                 self._count()
-                if name in self._lost:
-                    self._tell(name, "serves", seconds=time.monotonic() - self._lost.pop(name))
+                since = {"seconds": time.monotonic() - self._lost.pop(name)} if name in self._lost else {}
+                self._tell(name, "serves", **since)
 
     def _up(self) -> dict[str, Endpoint]:
         """The engines that have an address now, by name."""
