@@ -10,7 +10,8 @@
                           mismatch_kl, mismatch_k3, mismatch_chi2, mismatch_chi2_sequence, log_ppl_trainer, log_ppl_engine,
                           correction_weight, correction_bounded, rejected_fraction, vetoed_fraction, off_policy_fraction,
                           seconds_wait, seconds_logprobs, seconds_train
-    push         version  bytes, buckets, seconds, seconds_gather, seconds_wire, verify_abs_diff and seconds_verify (when sync.verify is on)
+    push         version  bytes, buckets, calls, seconds, seconds_gather, seconds_convert, seconds_wire, seconds_load, seconds_pause,
+                          verify_abs_diff and seconds_verify (when sync.verify is on)
     checkpoint   RL       seconds, path
     eval         RL       pass_rate, problems, seconds
 

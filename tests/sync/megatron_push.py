@@ -63,9 +63,7 @@ def push(case, settings, rank, world):
         holders = source.ranks(context)
         report = transport.push(case["version"], weights.export(policy.model, blueprint.sizes, holders=holders))
         score, sizes = policy.score, blueprint.sizes
-        difference = verify(
-            engines, context.token, version=case["version"], vocab_size=sizes.vocab_size, score=score, tolerance=TOLERANCE
-        )
+        difference = verify(engines, context.token, version=case["version"], vocab_size=sizes.vocab_size, score=score, tolerance=TOLERANCE)
         mine = [TensorSpec.of(*named) for named in held(weights.export(policy.model, sizes, holders=holders))]
         counts = source.exchange(len(plan(mine, int(experiment.sync.bucket_mib * 2**20))))
         tensors = list(held(weights.export(policy.model, sizes)))
