@@ -62,10 +62,13 @@ def results(run, engines, tied_engine, pushed_model, tied_model, tmp_path_factor
                 "sync": {"transport": transport, "bucket_mib": 0.1, "timeout_s": 60.0},
                 "version": 100 + number,
                 "save": (transport, model, layout) == SAVED,
+                "broken": False,
             }
         )
-    figures = launch(tmp_path_factory.mktemp("megatron"), {"run": str(run.path), "cases": cases})
-    return dict(zip(CASES, figures, strict=True))
+    # Before the others, which so show that a later push succeeds.
+    broken = cases[CASES.index(SAVED)] | {"version": 99, "broken": True}
+    figures = launch(tmp_path_factory.mktemp("megatron"), {"run": str(run.path), "cases": [broken, *cases]})
+    return dict(zip(["broken", *CASES], figures, strict=True))
 
 
 @pytest.fixture(params=CASES, ids="-".join)
@@ -84,6 +87,14 @@ def test_each_stage_sends_its_own_tensors(figures):
     assert figures["holders"] == ([0, 1] if by_stages else [0])
     assert [bool(count) for count in figures["planned"]] == [True, by_stages]
     assert figures["buckets"] == sum(figures["planned"])
+
+
+def test_an_engine_that_refuses_what_the_second_stage_sends_is_heard_on_all_ranks(results):
+    first, second = results["broken"]["failures"]
+    assert first == second
+    for engine in ("one-0", "two-0"):
+        assert f"{engine} /update_weights_from_distributed: 400" in first
+    assert "torch.Size([65])" in first
 
 
 def test_the_push_event_has_every_phase(figures):
@@ -110,7 +121,7 @@ def pushed(results, run, rig, context, settings):
         transport.push(version, rig.tensors(scale))
         transport.close()
         command = [sys.executable, "-m", "slime_hpc.cli.main", "weights", "verify", run.path, "--json"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=240)
+        return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
     return push
 

@@ -1,4 +1,4 @@
-"""What a push does when an engine or the trainer fails: it ends in time with the cause, nothing serves a mixture, and a later push succeeds."""
+"""What a push does when an engine or the trainer fails: it ends in time with the cause, nothing serves a mixture, a later push succeeds."""
 
 import contextlib
 import os
@@ -173,7 +173,7 @@ def test_quantized_engines_get_values_and_scales(context, pair):
     with connected(context, *pair, quantization="fp8_block") as transport:
         report = transport.push(1, weights)
     got = received(pair[0], context.token)
-    scaled = {name: "float8_e4m3fn" for name in names} | {f"{name}_scale_inv": "float32" for name in names}
+    scaled = dict.fromkeys(names, "float8_e4m3fn") | {f"{name}_scale_inv": "float32" for name in names}
     assert got["dtypes"] == scaled | {"model.norm.weight": "bfloat16"}
     assert report.num_buckets == 1
     assert report.num_bytes == 3 * (200 * 130 + 4 * 4) + 130 * 2
