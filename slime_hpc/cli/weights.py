@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -75,7 +76,7 @@ def _with_trainer(run: RunFolder, experiment: Experiment, engines: list[Endpoint
 
     logging.getLogger("megatron").setLevel(logging.ERROR)
     token = run.token.read_text(encoding="ascii").strip()
-    with contextlib.redirect_stdout(click.get_text_stream("stderr")), open_policy(run, experiment, held.version) as policy:
+    with contextlib.redirect_stdout(sys.stderr), open_policy(run, experiment, held.version) as policy:
         equal = compare_with_trainer(held, policy.tensors, num_kv_heads=policy.sizes.num_kv_heads) if checksums else 0
         difference = verify(
             engines,

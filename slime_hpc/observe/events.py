@@ -10,7 +10,8 @@
                           mismatch_kl, mismatch_k3, mismatch_chi2, mismatch_chi2_sequence, log_ppl_trainer, log_ppl_engine,
                           correction_weight, correction_bounded, rejected_fraction, vetoed_fraction, off_policy_fraction,
                           seconds_wait, seconds_logprobs, seconds_train
-    push         version  bytes, buckets, engines, failed_tries, seconds, seconds_gather, seconds_wire,
+    push         version  bytes, buckets, calls, engines, failed_tries,
+                          seconds, seconds_gather, seconds_convert, seconds_wire, seconds_load, seconds_pause,
                           verify_abs_diff and seconds_verify (when sync.verify is on)
     catch_up     version  the same, of a push to engines that had come up again
     engine       RL       name, what ("lost", "serves", of the router "up"), seconds (that it was out of the rotation, if known)

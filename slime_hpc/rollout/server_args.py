@@ -6,6 +6,7 @@ The CPU defaults are those with which SGLang runs without any kernel build, and 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ _CPU_REQUESTS = 32
 _CPU_TOKENS = 32_768
 _COLOCATED_FRACTION = 0.4
 """Share of the GPU for weights and cache of a colocated engine: the trainer's weights and optimizer keep their place."""
+_FP8_BLOCK = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}
+"""`quantization_config` of a model folder whose weights are as `sync.quantize` makes them."""
 _RESERVED = {
     "host": "the plan decides it",
     "port": "the plan decides it",
@@ -58,6 +61,9 @@ def engine_args(experiment: Experiment, topology: Topology, role: RolePlan, *, h
         "log_level": "info",
         "log_level_http": "warning",
     }
+    if experiment.sync.quantization == "fp8_block":
+        # The model folder holds other weights: the first push brings those that the engine has room for.
+        arguments |= {"load_format": "dummy", "json_model_override_args": json.dumps({"quantization_config": _FP8_BLOCK})}
     if experiment.rollout.context_length:
         arguments["context_length"] = experiment.rollout.context_length
     if topology.accelerator == "cpu":

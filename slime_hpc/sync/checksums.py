@@ -26,7 +26,7 @@ _PARTS = {"qkv_proj": 3, "gate_up_proj": 2}
 def of_tensor(tensor: torch.Tensor) -> str:
     """SGLang's checksum of a tensor on a CPU."""
     data = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-    return hashlib.sha256(memoryview(data)).digest()[:8].hex()
+    return hashlib.sha256(data.data).digest()[:8].hex()
 
 
 def expected(tensors: Iterable[NamedTensor], *, num_kv_heads: int, tensor_parallel: int) -> list[dict[str, str]]:

@@ -20,11 +20,6 @@ _LINEAR = re.compile(r"\.\w+_proj\w*\.weight$")
 """Projections of attention and MLP; embeddings, norms, routers and the output layer keep the model's dtype."""
 
 
-def fp8_block_config() -> dict[str, object]:
-    """`quantization_config` of a model folder whose weights are in this form."""
-    return {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [BLOCK, BLOCK]}
-
-
 def quantize_block(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """A matrix (rows, columns) as float8_e4m3 of the same shape, and its scales (ceil(rows / 128), ceil(columns / 128)) in float32.
 

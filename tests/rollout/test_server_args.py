@@ -1,7 +1,10 @@
+import json
+
 import pytest
 
 from slime_hpc.errors import ConfigError, PlanError
 from slime_hpc.rollout.server_args import check_fields, cpu_environment, devices, engine_args
+from slime_hpc.sync.quantize import BLOCK
 from slime_hpc.testing.engines import make_context, make_role
 from slime_hpc.testing.engines import make_run as run_of
 
@@ -43,6 +46,13 @@ def test_the_experiment_decides(arguments):
     assert not value["enable_deterministic_inference"]
     assert (value["tp_size"], value["context_length"], value["max_running_requests"]) == (2, 40_000, 5)
     assert value["max_total_tokens"] >= 2 * 40_000
+
+
+def test_quantized_engines_make_room_and_wait_for_the_first_push(arguments):
+    value = arguments(accelerator="cuda", sync={"quantization": "fp8_block"})
+    assert value["load_format"] == "dummy"
+    quantization = json.loads(value["json_model_override_args"])["quantization_config"]
+    assert (quantization["quant_method"], quantization["weight_block_size"]) == ("fp8", [BLOCK, BLOCK])
 
 
 def test_what_is_passed_through_comes_last(arguments):

@@ -14,6 +14,7 @@ from slime_hpc.config.schema import Sync
 from slime_hpc.errors import WeightPushError
 from slime_hpc.sync.buckets import TensorSpec, plan
 from slime_hpc.sync.distributed import DistributedTransport
+from slime_hpc.testing.engines import make_context, make_role
 from slime_hpc.testing.fake_engine import ERROR_TEXT, Behaviour, behave, received, start_fake_engine
 from slime_hpc.testing.transport_contract import TOLERANCE, TransportContract
 
@@ -76,8 +77,11 @@ def small_tensors():
 
 @pytest.fixture(scope="module")
 def fakes(run):
-    """Two fake engines, to be told how to behave."""
+    """Two fake engines, to be told how to behave; each imports torch when it joins its first group, which takes its time."""
+    transport = DistributedTransport(make_context(run, make_role("trainer", "trainer"), model={"path": "none"}), Sync(timeout_s=60.0))
     with start_fake_engine(run, name="good") as good, start_fake_engine(run, name="bad") as bad:
+        transport.connect([good, bad])
+        transport.close()
         yield good, bad
 
 

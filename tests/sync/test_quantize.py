@@ -5,7 +5,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from slime_hpc.config.schema import Sync
 from slime_hpc.sync.quantize import BLOCK, QUANTIZERS, quantize_block
 
 GRID = np.unique(torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy())
@@ -79,3 +81,8 @@ def test_projections_alone_are_quantized(name, shape, quantized):
     names = [name, f"{name}_scale_inv"] if quantized else [name]
     assert [each for each, _ in made] == names
     assert made[0][1].dtype == (torch.float8_e4m3fn if quantized else torch.bfloat16)
+
+
+def test_a_transport_that_would_not_quantize_is_refused():
+    with pytest.raises(ValidationError, match="'quantization' is for the transports 'distributed' and 'ipc'; 'disk'"):
+        Sync(transport="disk", quantization="fp8_block")
