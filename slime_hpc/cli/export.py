@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from slime_hpc.cli.arguments import find_run, run_argument, runs_option
+from slime_hpc.errors import UserError
 from slime_hpc.launch.saved import load_saved
 
 
@@ -23,7 +24,10 @@ def export(run: str, out: Path, runs: str, step: int | None, file_mib: int) -> N
     """
     from rich.progress import Progress
 
-    from slime_hpc.trainer.export import chosen_checkpoint, to_hugging_face
+    try:
+        from slime_hpc.trainer.export import chosen_checkpoint, to_hugging_face
+    except ModuleNotFoundError as error:
+        raise UserError(f"Checkpoints are read with the package {error.name}.", fix="use the job's environment or image") from error
 
     folder = find_run(run, runs)
     experiment, _, _ = load_saved(folder)

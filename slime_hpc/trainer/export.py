@@ -91,7 +91,8 @@ def _alone(experiment: Experiment) -> Iterator[tuple[Policy, Blueprint]]:
     from slime_hpc.trainer.model import Blueprint, build, transformer_config
     from slime_hpc.trainer.policy import Policy
 
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         parallel.split(Trainer(), experiment.seed)
         whole = experiment.model_copy(update={"trainer": Trainer(megatron=experiment.trainer.megatron)})

@@ -38,3 +38,28 @@ def test_a_folder_makes_the_round_trip_through_a_checkpoint(tmp_path):
     assert len(list(out.glob("*.safetensors"))) > 1
     again = run(str(TOOL), "to-checkpoint", str(model), str(checkpoint))
     assert again.returncode != 0 and "is there already" in again.stderr
+
+
+def test_a_runs_checkpoint_is_exported(tmp_path):
+    model, out = tmp_path / "model", tmp_path / "out"
+    tiny.hf_model("qwen3-moe", tied=False).save_pretrained(model)
+    experiment = tmp_path / "tiny.toml"
+    experiment.write_text(
+        f'name = "tiny"\nruns = "{tmp_path}/runs"\n[model]\npath = "{model}"\ndtype = "float32"\n[data]\nsource = "none:none"\n'
+    )
+    rendered = run("-m", "slime_hpc.cli.main", "render", str(experiment), "--run-id", "a")
+    assert rendered.returncode == 0, rendered.stderr
+    folder = tmp_path / "runs" / "tiny" / "a"
+    words = ("-m", "slime_hpc.cli.main", "export", str(folder), str(out))
+    early = run(*words)
+    assert early.returncode == 2 and "has no complete checkpoint" in early.stderr
+    made = run(str(TOOL), "--dtype", "float32", "to-checkpoint", str(model), str(folder / "checkpoints" / "step_00000003"))
+    assert made.returncode == 0, made.stderr[-3000:]
+    wrong = run(*words, "--step", "7")
+    assert wrong.returncode == 2 and "there are those of steps 3" in wrong.stderr
+    exported = run(*words)
+    assert exported.returncode == 0, exported.stderr[-3000:]
+    assert "weights of step_00000003" in exported.stdout
+    before, after = tensors(model), tensors(out)
+    assert sorted(before) == sorted(after)
+    assert all(torch.equal(before[name], after[name]) for name in before)
