@@ -20,12 +20,15 @@ _ENGINE_FRACTION = 0.88
 """Of a GPU's memory, for weights and cache; SGLang's own default (mem_fraction_static) is near it."""
 
 
-def estimate(experiment: Experiment, topology: Topology, model: ModelConfig, roles: tuple[RolePlan, ...]) -> tuple[MemoryEstimate, ...]:
+def estimate(
+    experiment: Experiment, topology: Topology, model: ModelConfig, roles: tuple[RolePlan, ...], teacher: ModelConfig | None = None
+) -> tuple[MemoryEstimate, ...]:
     """One estimate for the trainer, and one for each group of engines."""
-    return tuple(_estimate(role, experiment, topology, model) for role in roles if role.kind in ("trainer", "engines"))
+    size = teacher.num_parameters if teacher else 0
+    return tuple(_estimate(role, experiment, topology, model, size) for role in roles if role.kind in ("trainer", "engines"))
 
 
-def _estimate(role: RolePlan, experiment: Experiment, topology: Topology, model: ModelConfig) -> MemoryEstimate:
+def _estimate(role: RolePlan, experiment: Experiment, topology: Topology, model: ModelConfig, teacher_parameters: int) -> MemoryEstimate:
     width = 4 if experiment.model.dtype == "float32" else 2
     available = float(topology.node.gpu_memory_gib) if topology.accelerator == "cuda" else role.memory_gib / role.tasks_per_node
     if role.kind == "trainer":
@@ -34,12 +37,14 @@ def _estimate(role: RolePlan, experiment: Experiment, topology: Topology, model:
         parameters = model.num_parameters / model_parallel
         layers = 1 if trainer.recompute else model.num_layers / trainer.pipeline_parallel
         activations = trainer.tokens_per_gpu * model.hidden_size * 17 * width * layers / trainer.tensor_parallel
-        copies = 2 if experiment.algorithm.kl_coef > 0 else 1
+        # The critic is as large as the policy, and is trained too; reference and teacher have weights alone.
+        trained = 2 if experiment.critic else 1
+        frozen = (parameters if experiment.algorithm.kl_coef > 0 else 0.0) + teacher_parameters / model_parallel
         return MemoryEstimate(
             role=role.name,
-            weights_gib=copies * parameters * width / _GIB,
-            gradients_gib=parameters * 4 / _GIB,
-            optimizer_gib=parameters * 12 / max(1, role.num_tasks // model_parallel) / _GIB,
+            weights_gib=(trained * parameters + frozen) * width / _GIB,
+            gradients_gib=trained * parameters * 4 / _GIB,
+            optimizer_gib=trained * parameters * 12 / max(1, role.num_tasks // model_parallel) / _GIB,
             activations_gib=activations / _GIB,
             cache_gib=0.0,
             available_gib=available,

@@ -1,6 +1,7 @@
 """Training state on disk, through Megatron's dist_checkpointing: readable at other parallel sizes, and whole or absent.
 
 A folder counts only when its COMPLETE marker, written last, is there. Step 0 (after a warm start) holds no optimizer state: there is none.
+A critic has a folder of its own inside, under the same marker.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state
@@ -20,6 +22,7 @@ from slime_hpc.trainer.optimizer import Optimization
 from slime_hpc.trainer.policy import Policy
 
 MARKER = "COMPLETE"
+_CRITIC = "critic"
 
 
 def complete_steps(run: RunFolder) -> list[int]:
@@ -28,16 +31,25 @@ def complete_steps(run: RunFolder) -> list[int]:
     return sorted(int(marker.parent.name.removeprefix("step_")) for marker in markers)
 
 
-def save(run: RunFolder, step: int, policy: Policy, optimization: Optimization | None) -> float:
+class Trained(Protocol):
+    """A model that is trained beside the policy."""
+
+    policy: Policy
+    optimization: Optimization
+
+
+def save(run: RunFolder, step: int, policy: Policy, optimization: Optimization | None, critic: Trained | None = None) -> float:
     """Save the state after `step`; seconds it took. Collective."""
     start = time.monotonic()
     folder = run.checkpoint(step)
     if dist.get_rank() == 0:
         # What a killed attempt left here is no checkpoint.
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True, mode=0o700)
+        (folder / _CRITIC if critic else folder).mkdir(parents=True, mode=0o700)
     dist.barrier()
     dist_checkpointing.save(_state(policy, optimization, loading=False), str(folder))
+    if critic:
+        dist_checkpointing.save(_state(critic.policy, critic.optimization, loading=False), str(folder / _CRITIC))
     dist.barrier()
     if dist.get_rank() == 0:
         marker = {"step": step, "optimizer": optimization is not None, "model": _sizes(policy), "time": time.time()}
@@ -46,8 +58,8 @@ def save(run: RunFolder, step: int, policy: Policy, optimization: Optimization |
     return time.monotonic() - start
 
 
-def load(run: RunFolder, step: int, policy: Policy, optimization: Optimization | None) -> None:
-    """Set the policy, and the optimizer where the checkpoint has its state. Collective.
+def load(run: RunFolder, step: int, policy: Policy, optimization: Optimization | None, critic: Trained | None = None) -> None:
+    """Set the policy and the critic, and the optimizers where the checkpoint has their state. Collective.
 
     Raises RunError, on all ranks, for a checkpoint that cannot be read or is of another model.
     """
@@ -61,14 +73,19 @@ def load(run: RunFolder, step: int, policy: Policy, optimization: Optimization |
             where=f"{folder / MARKER}; model.path",
             fix="give the model that the run began with, or start a new run",
         )
-    wanted = optimization if marker["optimizer"] else None
+    _set(policy, optimization if marker["optimizer"] else None, folder, folder / MARKER)
+    if critic:
+        _set(critic.policy, critic.optimization, folder / _CRITIC, folder / MARKER)
+
+
+def _set(policy: Policy, wanted: Optimization | None, folder: Path, marker: Path) -> None:
     try:
         state = dist_checkpointing.load(_state(policy, wanted, loading=True), str(folder))
     except Exception as error:
         raise RunError(
             f"Checkpoint {folder} cannot be read: {type(error).__name__}: {error}",
             where=str(folder),
-            fix=f"delete {folder / MARKER}; the run then goes on from the one before",
+            fix=f"delete {marker}; the run then goes on from the one before",
         ) from error
     policy.model.load_state_dict(state["model"])
     if wanted is not None:

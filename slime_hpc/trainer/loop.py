@@ -22,9 +22,9 @@ from slime_hpc.control.endpoint import Endpoint
 from slime_hpc.sync.occupancy import Apart, Occupancy, Shared
 from slime_hpc.sync.transport import TRANSPORTS, WeightTransport
 from slime_hpc.sync.verify import verify
-from slime_hpc.trainer import checkpoint, share, step, warm_start, weights
-from slime_hpc.trainer.model import Blueprint, build, transformer_config
-from slime_hpc.trainer.optimizer import Optimization
+from slime_hpc.trainer import checkpoint, models, share, step, warm_start, weights
+from slime_hpc.trainer.model import Blueprint
+from slime_hpc.trainer.models import Models
 from slime_hpc.trainer.parallel import Place
 from slime_hpc.trainer.policy import Policy
 from slime_hpc.trainer.relay import Relay
@@ -47,13 +47,11 @@ class TrainingLoop:
     def run(self) -> None:
         """Until the last step is trained, pushed and saved; when the attempt is to be parked, until the step reached is saved."""
         experiment = self._experiment
-        policy = self._policy()
+        policy = models.make_policy(experiment, self._blueprint, self._place)
         start = self._first_weights(policy)
-        trainer = experiment.trainer
-        optimization = Optimization(policy, trainer.optimizer, steps=experiment.steps, max_skipped=trainer.max_skipped_updates)
+        held = models.gather(experiment, self._blueprint, self._algorithm, policy, self._place, self._context.run)
         if start:
-            checkpoint.load(self._context.run, start, policy, optimization)
-        reference = self._reference()
+            checkpoint.load(self._context.run, start, policy, held.optimization, held.critic)
         transport = self._connect(start)
         try:
             self._push(transport, policy, start)
@@ -61,19 +59,15 @@ class TrainingLoop:
                 asked = time.monotonic()
                 path = self._next_batch(number)
                 if path is None:
-                    self._park(number - 1, policy, optimization)
+                    self._park(number - 1, held)
                     return
-                self._step(number, path, policy, optimization, reference, seconds_wait=time.monotonic() - asked)
+                self._step(number, path, held, seconds_wait=time.monotonic() - asked)
                 self._push(transport, policy, number)
                 if self._due(number):
-                    self._save(number, policy, optimization)
+                    self._save(number, held)
         finally:
             transport.close()
         self._tell(lambda controller: controller.finish(experiment.steps))
-
-    def _policy(self, *, trainable: bool = True) -> Policy:
-        config = transformer_config(self._blueprint, self._experiment)
-        return Policy(build(self._blueprint, config, self._place.device), config, self._place, trainable=trainable)
 
     def _first_weights(self, policy: Policy) -> int:
         """Load what there is; the step it belongs to. Step 0's checkpoint is that of a warm start."""
@@ -82,26 +76,12 @@ class TrainingLoop:
         if newest == 0:
             checkpoint.load(run, 0, policy, None)
         elif newest is None:
-            self._load_model(policy)
+            models.load_folder(policy, experiment, self._blueprint)
             if experiment.warm_start:
                 warm_start.run(experiment, experiment.warm_start, policy, self._place, self._report)
                 seconds = checkpoint.save(run, 0, policy, None)
                 self._report("checkpoint", step=0, seconds=seconds, path=str(run.checkpoint(0)))
         return newest or 0
-
-    def _load_model(self, policy: Policy) -> None:
-        weights.load(policy.model, self._blueprint.sizes, weights.source_of(self._experiment, self._blueprint))
-
-    def _reference(self) -> Policy | None:
-        """The policy before the first RL step, where the loss asks for it."""
-        if not self._experiment.algorithm.kl_coef:
-            return None
-        reference = self._policy(trainable=False)
-        if self._experiment.warm_start:
-            checkpoint.load(self._context.run, 0, reference, None)
-        else:
-            self._load_model(reference)
-        return reference
 
     def _connect(self, start: int) -> WeightTransport:
         attempt = self._context.attempt
@@ -127,12 +107,10 @@ class TrainingLoop:
         path = self._ask(ask)
         return Path(path) if path else None
 
-    def _step(
-        self, number: int, path: Path, policy: Policy, optimization: Optimization, reference: Policy | None, *, seconds_wait: float
-    ) -> None:
+    def _step(self, number: int, path: Path, held: Models, *, seconds_wait: float) -> None:
         self._occupancy.to_trainer()
-        own = share.read(path, self._experiment, self._algorithm.advantage, policy, self._place)
-        values = step.train(number, own, self._experiment, self._algorithm, policy, optimization, reference, self._place)
+        own = share.read(path, self._experiment, self._algorithm, held.policy, self._place)
+        values = step.train(number, own, self._experiment, self._algorithm, held, self._place)
         self._report("train", step=number, **values, seconds_wait=seconds_wait)
 
     def _push(self, transport: WeightTransport, policy: Policy, version: int) -> None:
@@ -166,18 +144,18 @@ class TrainingLoop:
         interval = self._experiment.checkpoint.interval
         return number == self._experiment.steps or (interval > 0 and number % interval == 0)
 
-    def _park(self, number: int, policy: Policy, optimization: Optimization) -> None:
+    def _park(self, number: int, held: Models) -> None:
         """Save the step reached if it is not saved yet, and say so."""
         run = self._context.run
         newest = self._relay.ask(lambda: max(checkpoint.complete_steps(run), default=0))
         if number > newest:
-            self._save(number, policy, optimization)
+            self._save(number, held)
         if self._place.rank == 0:
             park.answer(run, self._context.attempt, number)
 
-    def _save(self, number: int, policy: Policy, optimization: Optimization) -> None:
+    def _save(self, number: int, held: Models) -> None:
         run = self._context.run
-        seconds = checkpoint.save(run, number, policy, optimization)
+        seconds = checkpoint.save(run, number, held.policy, held.optimization, held.critic)
         always = frozenset({0} if self._experiment.algorithm.kl_coef else ())
         checkpoint.prune(run, keep=self._experiment.checkpoint.keep, always=always)
         self._report("checkpoint", step=number, seconds=seconds, path=str(run.checkpoint(number)))

@@ -10,7 +10,7 @@ import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -141,10 +141,13 @@ class PolicyModel(GPTModel):
         return torch.stack(from_hidden(hidden_RH, weight_VH, self._batch.targets_R, temperature=self._temperature, group=tp))
 
 
-def build(blueprint: Blueprint, config: TransformerConfig, device: torch.device) -> PolicyModel:
+Kind = TypeVar("Kind", bound=PolicyModel)
+
+
+def build(blueprint: Blueprint, config: TransformerConfig, device: torch.device, kind: type[Kind] = PolicyModel) -> Kind:  # type: ignore[assignment]
     """This rank's stage, with weights that are not yet set."""
     sizes = blueprint.sizes
-    model = PolicyModel(
+    model = kind(
         config,
         _layers(config),
         vocab_size=sizes.vocab_size,

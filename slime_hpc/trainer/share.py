@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from slime_hpc.algo.advantage import Advantage
+from slime_hpc.algo.registry import Parts
 from slime_hpc.algo.weighting import token_weights
 from slime_hpc.config.schema import Experiment
 from slime_hpc.data.check import check
@@ -39,10 +40,10 @@ class Share:
     """Of the whole batch: tokens, samples longer than a micro-batch may be, and the fraction of samples with score 0."""
 
 
-def read(path: Path, experiment: Experiment, advantage: Advantage, policy: Policy, place: Place) -> Share:
+def read(path: Path, experiment: Experiment, parts: Parts, policy: Policy, place: Place) -> Share:
     """This rank's share of the batch. Raises DataError for a file that is not whole, or whose parts do not fit together."""
     lengths_N, group_N = hdf5.read_lengths(path)
-    columns = hdf5.read_columns(path, ("reward_N", "loss_mask_R", "response_offsets"))
+    columns = hdf5.read_columns(path, ("reward_N", "loss_mask_R", "response_offsets", "index_N"))
     check(path, lengths_N, columns)
     trainer = experiment.trainer
     updates = schedule(lengths_N, group_N, dp_size=place.dp_size, tokens_cap=trainer.tokens_per_gpu, updates=trainer.updates_per_step)
@@ -50,7 +51,7 @@ def read(path: Path, experiment: Experiment, advantage: Advantage, policy: Polic
     batch = hdf5.read_rows(path, rows)
     own = {int(row): position for position, row in enumerate(rows)}
     reward_N = columns["reward_N"].astype(np.float64)
-    score_N = advantage.score(reward_N, group_N, normalize_std=experiment.algorithm.normalize_std).astype(np.float32)
+    score_N = parts.advantage.score(reward_N, group_N, normalize_std=experiment.algorithm.normalize_std).astype(np.float32)
     lengths_own = batch.response_lengths_N
 
     def tensor(values: np.ndarray) -> torch.Tensor:
@@ -62,7 +63,7 @@ def read(path: Path, experiment: Experiment, advantage: Advantage, policy: Polic
             tuple(policy.pack(batch, [own[i] for i in members]) for members in update.ranks[place.dp_rank]) for update in updates
         ),
         score_R=tensor(np.repeat(score_N[rows], lengths_own)),
-        weight_R=tensor(_weights(experiment, updates, columns["loss_mask_R"], columns["response_offsets"], rows)),
+        weight_R=tensor(_weights(experiment, parts, updates, columns, _rollouts(group_N, columns["index_N"]), rows)),
         mask_R=tensor(batch.loss_mask_R.astype(bool)),
         sample_R=tensor(np.repeat(np.arange(len(rows)), lengths_own)),
         engine_logprob_R=tensor(batch.logprobs_R),
@@ -74,12 +75,24 @@ def read(path: Path, experiment: Experiment, advantage: Advantage, policy: Polic
     )
 
 
-def _weights(experiment: Experiment, updates: tuple[Update, ...], mask_R: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _rollouts(group_N: np.ndarray, index_N: np.ndarray) -> np.ndarray:
+    """(N,) numbers, the same for samples of one prompt with one index: parts of one answer."""
+    return np.unique(np.stack([group_N, index_N], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def _weights(
+    experiment: Experiment,
+    parts: Parts,
+    updates: tuple[Update, ...],
+    columns: Mapping[str, np.ndarray],
+    rollout_N: np.ndarray,
+    rows: np.ndarray,
+) -> np.ndarray:
     """The token weights of this rank's rows."""
-    algorithm = experiment.algorithm
-    length = algorithm.loss_length or experiment.rollout.max_tokens
+    mask_R, offsets = columns["loss_mask_R"], columns["response_offsets"]
+    length = experiment.algorithm.loss_length or experiment.rollout.max_tokens
     weight_R = np.zeros(len(mask_R), np.float32)
     for update in updates:
-        weight_R += token_weights(mask_R, offsets, update.samples, mean=algorithm.loss_mean, length=length)
+        weight_R += token_weights(mask_R, offsets, update.samples, parts.reduce, rollout_N=rollout_N, length=length)
     own_R = [weight_R[offsets[i] : offsets[i + 1]] for i in rows]
     return np.concatenate(own_R) if own_R else weight_R[:0]

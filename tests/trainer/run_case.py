@@ -14,14 +14,14 @@ from slime_hpc.config.schema import Experiment
 from slime_hpc.data.sample import Sample
 from slime_hpc.errors import RunError
 from slime_hpc.run_folder import RunFolder
-from slime_hpc.trainer import checkpoint, parallel, share, step, weights
+from slime_hpc.trainer import checkpoint, models, parallel, share, step, weights
 from slime_hpc.trainer.logprob import from_logits
-from slime_hpc.trainer.model import Blueprint, build, transformer_config
-from slime_hpc.trainer.optimizer import Optimization
-from slime_hpc.trainer.policy import Policy
+from slime_hpc.trainer.model import Blueprint
+from slime_hpc.trainer.models import Models
 from tests.trainer import plain, tiny
 
 CPU = torch.device("cpu")
+CRITIC = {"optimizer": {"lr": 1e-2}}
 
 
 class Built:
@@ -30,27 +30,21 @@ class Built:
     def __init__(self, experiment: Experiment) -> None:
         parallel.split(experiment.trainer, experiment.seed)
         self.experiment = experiment
+        self.parts = registry.load(experiment.algorithm)
         self.place = parallel.place(CPU)
         self.blueprint = Blueprint.read(experiment)
-        self.policy = self.make(trainable=True)
-        self.load(self.policy)
+        self.policy = models.make_policy(experiment, self.blueprint, self.place)
+        models.load_folder(self.policy, experiment, self.blueprint)
 
-    def make(self, *, trainable: bool) -> Policy:
-        config = transformer_config(self.blueprint, self.experiment)
-        return Policy(build(self.blueprint, config, CPU), config, self.place, trainable=trainable)
+    def models(self) -> Models:
+        """The policy, its optimizer, and the models beside it."""
+        nowhere = RunFolder(Path("none"))
+        return models.gather(self.experiment, self.blueprint, self.parts, self.policy, self.place, nowhere)
 
-    def load(self, policy: Policy) -> None:
-        weights.load(policy.model, self.blueprint.sizes, weights.source_of(self.experiment, self.blueprint))
-
-    def optimization(self) -> Optimization:
-        trainer = self.experiment.trainer
-        return Optimization(self.policy, trainer.optimizer, steps=self.experiment.steps, max_skipped=trainer.max_skipped_updates)
-
-    def train(self, number: int, batch: Path, optimization: Optimization, reference: Policy | None = None) -> dict[str, float]:
+    def train(self, number: int, batch: Path, held: Models) -> dict[str, float]:
         """One step on a batch."""
-        parts = registry.load(self.experiment.algorithm)
-        own = share.read(batch, self.experiment, parts.advantage, self.policy, self.place)
-        return step.train(number, own, self.experiment, parts, self.policy, optimization, reference, self.place)
+        own = share.read(batch, self.experiment, self.parts, self.policy, self.place)
+        return step.train(number, own, self.experiment, self.parts, held, self.place)
 
     def exported(self) -> dict[str, torch.Tensor]:
         """All weights, on rank 0 (elsewhere empty)."""
@@ -61,12 +55,16 @@ def run(case: Any, folder: Path) -> dict[str, Any]:
     """Compare log-probs, training and weights with the plain model."""
     hf = tiny.hf_model(case.kind, tied=case.tied)
     model_folder, batch = folder / f"{case.kind}-{case.tied}", folder / f"batch-{case.name}.h5"
+    teacher_folder = folder / f"teacher-{case.kind}"
     if dist.get_rank() == 0:
         hf.save_pretrained(model_folder)
         tiny.write_batch(batch)
+        if "teacher" in case.trainer:
+            tiny.hf_model(case.kind, tied=False, seed=2).save_pretrained(teacher_folder)
     dist.barrier()
     samples = tiny.write_batch(folder / f"scratch-{dist.get_rank()}.h5")
-    experiment = tiny.experiment(model_folder, **case.trainer)
+    own = case.trainer | ({"teacher": {"path": str(teacher_folder), **case.trainer["teacher"]}} if "teacher" in case.trainer else {})
+    experiment = tiny.experiment(model_folder, **own)
     built = Built(experiment)
     first = built.exported()
     state = hf.state_dict()
@@ -75,15 +73,10 @@ def run(case: Any, folder: Path) -> dict[str, Any]:
         "names": sorted(first) == sorted(n for n in state if not (case.tied and n == "lm_head.weight")) if first else True,
         "score": _score(built, hf, samples),
     }
-    reference = None
-    if experiment.algorithm.kl_coef:
-        reference = built.make(trainable=False)
-        built.load(reference)
-    optimization = built.optimization()
-    values = []
-    for number in range(1, case.steps + 1):
-        values.append(built.train(number, batch, optimization, reference))
-    expected = plain.train(hf, samples, experiment.algorithm, experiment.trainer.updates_per_step, [v["lr"] for v in values])
+    held = built.models()
+    values = [built.train(number, batch, held) for number in range(1, case.steps + 1)]
+    teacher = tiny.hf_model(case.kind, tied=False, seed=2) if experiment.teacher else None
+    expected = plain.train(hf, samples, experiment, values, teacher)
     trained, state = built.exported(), hf.state_dict()
     result |= {
         "values": values,
@@ -130,17 +123,17 @@ def reshard(folder: Path) -> dict[str, Any]:
     dist.barrier()
     differences, whole = [], {}
     for number, layout in enumerate([layouts[world][0], *layouts[world]]):
-        experiment = tiny.experiment(model_folder, **layout)
+        experiment = tiny.experiment(model_folder, algorithm={"advantage": "gae", "whiten": True}, critic=CRITIC, **layout)
         built = Built(experiment)
-        optimization = built.optimization()
+        held = built.models()
         if number == 0:
             for step_number in (1, 2):
-                built.train(step_number, batch, optimization)
-            checkpoint.save(run, 2, built.policy, optimization)
+                built.train(step_number, batch, held)
+            checkpoint.save(run, 2, built.policy, held.optimization, held.critic)
         else:
-            checkpoint.load(run, 2, built.policy, optimization)
+            checkpoint.load(run, 2, built.policy, held.optimization, held.critic)
         for step_number in (3, 4):
-            built.train(step_number, batch, optimization)
+            built.train(step_number, batch, held)
         exported = built.exported()
         whole = whole or exported
         differences.append(max((float((exported[n] - whole[n]).abs().max()) for n in whole), default=0.0))
@@ -155,12 +148,12 @@ def not_finite(folder: Path) -> dict[str, Any]:
         tiny.write_batch(batch, broken=3)
     dist.barrier()
     built = Built(tiny.experiment(folder / "qwen3-False", max_skipped_updates=1, algorithm={"correction": {"kind": "tis"}}))
-    optimization = built.optimization()
+    held = built.models()
     before = built.exported()
-    values = built.train(1, batch, optimization)
+    values = built.train(1, batch, held)
     after = built.exported()
     try:
-        built.train(2, batch, optimization)
+        built.train(2, batch, held)
         stopped = ""
     except RunError as error:
         stopped = error.what
@@ -184,13 +177,12 @@ def foreign(folder: Path) -> str:
 
 def bf16(folder: Path) -> dict[str, Any]:
     """bfloat16: log-probs near the float32 ones, finite values, and weights that move."""
-    experiment = tiny.experiment(folder / "qwen3-False", dtype="bfloat16")
+    experiment = tiny.experiment(folder / "qwen3-False", dtype="bfloat16", algorithm={"advantage": "gae"}, critic=CRITIC)
     built = Built(experiment)
     samples = tiny.write_batch(folder / "scratch-bf16.h5")
     difference = _score(built, tiny.hf_model("qwen3", tied=False), samples)
     before = built.exported()
-    optimization = built.optimization()
-    values = built.train(3, folder / "scratch-bf16.h5", optimization)
+    values = built.train(3, folder / "scratch-bf16.h5", built.models())
     moved = max(float((tensor.float() - before[name].float()).abs().max()) for name, tensor in built.exported().items())
     parallel_state.destroy_model_parallel()
     return {"score": difference, "values": values, "moved": moved, "dtype": str(before["lm_head.weight"].dtype)}

@@ -21,14 +21,14 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def hf_model(kind: str, *, tied: bool) -> Any:
+def hf_model(kind: str, *, tied: bool, seed: int = 1) -> Any:
     """A float32 model whose norms and biases are not trivial."""
     import transformers
 
     prefix = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}[kind]
     config = getattr(transformers, f"{prefix}Config")(**SIZES, tie_word_embeddings=tied, attn_implementation="eager")
     model = getattr(transformers, f"{prefix}ForCausalLM")(config)
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
@@ -39,6 +39,7 @@ def hf_model(kind: str, *, tied: bool) -> Any:
 def experiment(folder: Path, **trainer: Any) -> Experiment:
     """An experiment on a model folder."""
     own = trainer.pop("algorithm", {})
+    beside = {name: trainer.pop(name) for name in ("critic", "teacher") if name in trainer}
     optimizer = {"lr": 1e-3, "warmup_steps": 2, "decay": "linear", "weight_decay": 0.01}
     return Experiment.model_validate(
         {
@@ -48,6 +49,7 @@ def experiment(folder: Path, **trainer: Any) -> Experiment:
             "data": {"source": "none:none"},
             "rollout": {"prompts_per_step": 4, "samples_per_prompt": 4, "temperature": TEMPERATURE},
             "algorithm": own,
+            **beside,
             "trainer": {"tokens_per_gpu": 96, "optimizer": optimizer, **trainer},
         }
     )
