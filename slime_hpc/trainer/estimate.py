@@ -20,7 +20,7 @@ from slime_hpc.algo.registry import Parts
 from slime_hpc.config.schema import Experiment
 from slime_hpc.trainer.meter import Meter
 from slime_hpc.trainer.microbatch import MicroBatch
-from slime_hpc.trainer.models import Models
+from slime_hpc.trainer.roster import Roster
 from slime_hpc.trainer.share import Share
 
 
@@ -37,7 +37,7 @@ class Estimate:
     return_R: torch.Tensor | None
 
 
-def estimate(share: Share, models: Models, experiment: Experiment, parts: Parts, meter: Meter) -> Estimate:
+def estimate(share: Share, models: Roster, experiment: Experiment, parts: Parts, meter: Meter) -> Estimate:
     """All passes without gradients, and the advantages. Collective."""
     algorithm, temperature = experiment.algorithm, experiment.rollout.temperature
     batches = [batch for update in share.updates for batch in update]

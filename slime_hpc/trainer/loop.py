@@ -22,12 +22,12 @@ from slime_hpc.control.endpoint import Endpoint
 from slime_hpc.sync.occupancy import Apart, Occupancy, Shared
 from slime_hpc.sync.transport import TRANSPORTS, WeightTransport
 from slime_hpc.sync.verify import verify
-from slime_hpc.trainer import checkpoint, models, share, step, warm_start, weights
+from slime_hpc.trainer import checkpoint, roster, share, step, warm_start, weights
 from slime_hpc.trainer.model import Blueprint
-from slime_hpc.trainer.models import Models
 from slime_hpc.trainer.parallel import Place
 from slime_hpc.trainer.policy import Policy
 from slime_hpc.trainer.relay import Relay
+from slime_hpc.trainer.roster import Roster
 
 
 class TrainingLoop:
@@ -47,9 +47,9 @@ class TrainingLoop:
     def run(self) -> None:
         """Until the last step is trained, pushed and saved; when the attempt is to be parked, until the step reached is saved."""
         experiment = self._experiment
-        policy = models.make_policy(experiment, self._blueprint, self._place)
+        policy = roster.make_policy(experiment, self._blueprint, self._place)
         start = self._first_weights(policy)
-        held = models.gather(experiment, self._blueprint, self._algorithm, policy, self._place, self._context.run)
+        held = roster.gather(experiment, self._blueprint, self._algorithm, policy, self._place, self._context.run)
         if start:
             checkpoint.load(self._context.run, start, policy, held.optimization, held.critic)
         transport = self._connect(start)
@@ -76,7 +76,7 @@ class TrainingLoop:
         if newest == 0:
             checkpoint.load(run, 0, policy, None)
         elif newest is None:
-            models.load_folder(policy, experiment, self._blueprint)
+            roster.load_folder(policy, experiment, self._blueprint)
             if experiment.warm_start:
                 warm_start.run(experiment, experiment.warm_start, policy, self._place, self._report)
                 seconds = checkpoint.save(run, 0, policy, None)
@@ -107,7 +107,7 @@ class TrainingLoop:
         path = self._ask(ask)
         return Path(path) if path else None
 
-    def _step(self, number: int, path: Path, held: Models, *, seconds_wait: float) -> None:
+    def _step(self, number: int, path: Path, held: Roster, *, seconds_wait: float) -> None:
         self._occupancy.to_trainer()
         own = share.read(path, self._experiment, self._algorithm, held.policy, self._place)
         values = step.train(number, own, self._experiment, self._algorithm, held, self._place)
@@ -144,7 +144,7 @@ class TrainingLoop:
         interval = self._experiment.checkpoint.interval
         return number == self._experiment.steps or (interval > 0 and number % interval == 0)
 
-    def _park(self, number: int, held: Models) -> None:
+    def _park(self, number: int, held: Roster) -> None:
         """Save the step reached if it is not saved yet, and say so."""
         run = self._context.run
         newest = self._relay.ask(lambda: max(checkpoint.complete_steps(run), default=0))
@@ -153,7 +153,7 @@ class TrainingLoop:
         if self._place.rank == 0:
             park.answer(run, self._context.attempt, number)
 
-    def _save(self, number: int, held: Models) -> None:
+    def _save(self, number: int, held: Roster) -> None:
         run = self._context.run
         seconds = checkpoint.save(run, number, held.policy, held.optimization, held.critic)
         always = frozenset({0} if self._experiment.algorithm.kl_coef else ())

@@ -12,16 +12,16 @@ from slime_hpc.algo.registry import Parts
 from slime_hpc.config.schema import Experiment
 from slime_hpc.trainer.estimate import estimate
 from slime_hpc.trainer.meter import Meter
-from slime_hpc.trainer.models import Models
 from slime_hpc.trainer.objective import BY_TOKEN, MAXIMA, SUMS, Objective
 from slime_hpc.trainer.optimizer import Applied
 from slime_hpc.trainer.parallel import Place
+from slime_hpc.trainer.roster import Roster
 from slime_hpc.trainer.share import Share
 
 _LOG = logging.getLogger(__name__)
 
 
-def train(step: int, share: Share, experiment: Experiment, parts: Parts, models: Models, place: Place) -> dict[str, float]:
+def train(step: int, share: Share, experiment: Experiment, parts: Parts, models: Roster, place: Place) -> dict[str, float]:
     """Train on a rank's share of the batch of `step`; the values of its "train" event, on all ranks. Collective.
 
     Raises RunError, on all ranks, when too many updates in a row were not finite.
@@ -44,7 +44,7 @@ def train(step: int, share: Share, experiment: Experiment, parts: Parts, models:
 
 
 def _update(
-    step: int, share: Share, models: Models, objective: Objective, experiment: Experiment, place: Place, meter: Meter
+    step: int, share: Share, models: Roster, objective: Objective, experiment: Experiment, place: Place, meter: Meter
 ) -> list[Applied]:
     """One update of the policy for each of the share's."""
     updates = []

@@ -14,10 +14,10 @@ from slime_hpc.config.schema import Experiment
 from slime_hpc.data.sample import Sample
 from slime_hpc.errors import RunError
 from slime_hpc.run_folder import RunFolder
-from slime_hpc.trainer import checkpoint, models, parallel, share, step, weights
+from slime_hpc.trainer import checkpoint, parallel, roster, share, step, weights
 from slime_hpc.trainer.logprob import from_logits
 from slime_hpc.trainer.model import Blueprint
-from slime_hpc.trainer.models import Models
+from slime_hpc.trainer.roster import Roster
 from tests.trainer import plain, tiny
 
 CPU = torch.device("cpu")
@@ -33,15 +33,15 @@ class Built:
         self.parts = registry.load(experiment.algorithm)
         self.place = parallel.place(CPU)
         self.blueprint = Blueprint.read(experiment)
-        self.policy = models.make_policy(experiment, self.blueprint, self.place)
-        models.load_folder(self.policy, experiment, self.blueprint)
+        self.policy = roster.make_policy(experiment, self.blueprint, self.place)
+        roster.load_folder(self.policy, experiment, self.blueprint)
 
-    def models(self) -> Models:
+    def models(self) -> Roster:
         """The policy, its optimizer, and the models beside it."""
         nowhere = RunFolder(Path("none"))
-        return models.gather(self.experiment, self.blueprint, self.parts, self.policy, self.place, nowhere)
+        return roster.gather(self.experiment, self.blueprint, self.parts, self.policy, self.place, nowhere)
 
-    def train(self, number: int, batch: Path, held: Models) -> dict[str, float]:
+    def train(self, number: int, batch: Path, held: Roster) -> dict[str, float]:
         """One step on a batch."""
         own = share.read(batch, self.experiment, self.parts, self.policy, self.place)
         return step.train(number, own, self.experiment, self.parts, held, self.place)

@@ -17,7 +17,7 @@ from slime_hpc.trainer.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Models:
+class Roster:
     """What a step trains, and what it compares with."""
 
     policy: Policy
@@ -40,13 +40,13 @@ def load_folder(policy: Policy, experiment: Experiment, blueprint: Blueprint) ->
     weights.load(policy.model, blueprint.sizes, weights.source_of(experiment, blueprint))
 
 
-def gather(experiment: Experiment, blueprint: Blueprint, parts: Parts, policy: Policy, place: Place, run: RunFolder) -> Models:
+def gather(experiment: Experiment, blueprint: Blueprint, parts: Parts, policy: Policy, place: Place, run: RunFolder) -> Roster:
     """The models beside a policy that holds its first weights. Raises ConfigError and DataError. Collective."""
     trainer, section = experiment.trainer, experiment.critic
     if parts.advantage.critic != (section is not None):
         needs = "needs" if parts.advantage.critic else "does not use"
         raise ConfigError(f"algorithm.advantage = {experiment.algorithm.advantage!r} {needs} the table [critic].", where="critic")
-    return Models(
+    return Roster(
         policy=policy,
         optimization=Optimization(policy, trainer.optimizer, steps=experiment.steps, max_skipped=trainer.max_skipped_updates),
         critic=Critic(experiment, section, blueprint, place, like=policy.model) if section else None,
