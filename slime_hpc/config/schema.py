@@ -268,7 +268,13 @@ class Trainer(Section):
     )
     tensor_parallel: Positive = Field(default=1, description="Tensor-parallel size.")
     pipeline_parallel: Positive = Field(default=1, description="Pipeline-parallel size.")
-    sequence_parallel: bool = Field(default=False, description="Split activations along the sequence between tensor-parallel ranks.")
+    context_parallel: Positive = Field(default=1, description="Context-parallel size: ranks that share each sequence between them.")
+    expert_parallel: Positive = Field(default=1, description="Expert-parallel size: ranks that share the experts of a layer between them.")
+    expert_tensor_parallel: Positive = Field(default=1, description="Tensor-parallel size of each expert.")
+    sequence_parallel: bool = Field(
+        default=False,
+        description="Split activations along the sequence between tensor-parallel ranks; experts with tensor_parallel > 1 need it.",
+    )
     tokens_per_gpu: Positive = Field(default=9216, description="Most tokens in a packed micro-batch.")
     updates_per_step: Positive = Field(default=1, description="Optimizer updates per batch; must divide rollout.prompts_per_step.")
     max_skipped_updates: NonNegative = Field(

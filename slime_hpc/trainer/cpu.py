@@ -16,7 +16,7 @@ _FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "rand", "ran
 
 
 def install() -> None:
-    """Patch torch.cuda and two places of Megatron-core; without effect the second time."""
+    """Patch torch.cuda, a collective and two places of Megatron-core; without effect the second time."""
     if torch.cuda.is_available() or getattr(torch.cuda.current_device, "is_stand_in", False):
         return
     _patch_device()
@@ -24,6 +24,7 @@ def install() -> None:
     _patch_random()
     _patch_type_names()
     _patch_optimizer()
+    _patch_all_to_all()
 
 
 def _patch_device() -> None:
@@ -109,3 +110,14 @@ def _patch_optimizer() -> None:
         return real(self, model_param, tensors)
 
     DistributedOptimizer._set_main_param_and_optimizer_states = set_states
+
+
+def _patch_all_to_all() -> None:
+    # Megatron's token dispatcher turns split sizes that lie on a GPU into numbers, and leaves others as tensors.
+    real = torch.distributed.all_to_all_single
+
+    def all_to_all_single(output: Any, input: Any, output_split_sizes: Any = None, input_split_sizes: Any = None, **kwargs: Any) -> Any:
+        of_output, of_input = (x.tolist() if isinstance(x, torch.Tensor) else x for x in (output_split_sizes, input_split_sizes))
+        return real(output, input, of_output, of_input, **kwargs)
+
+    torch.distributed.all_to_all_single = all_to_all_single  # type: ignore[assignment]

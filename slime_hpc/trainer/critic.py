@@ -17,6 +17,7 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from slime_hpc.algo.value_loss import value_loss
 from slime_hpc.config import schema
 from slime_hpc.config.schema import Experiment
+from slime_hpc.trainer import context
 from slime_hpc.trainer.meter import Meter
 from slime_hpc.trainer.microbatch import MicroBatch
 from slime_hpc.trainer.model import Blueprint, PolicyModel, build, transformer_config
@@ -41,8 +42,9 @@ class ValueModel(PolicyModel):
             hidden_states = gather_from_sequence_parallel_region(
                 hidden_states, tensor_parallel_output_grad=False, group=self.pg_collection.tp
             )
-        value_R1: torch.Tensor = self.output_layer(hidden_states.squeeze(1)[self._batch.rows_R])
-        return value_R1.float().t()
+        batch, cp = self._batch, self.pg_collection.cp
+        own_1Q: torch.Tensor = self.output_layer(hidden_states.squeeze(1)[batch.rows_Q]).float().t()
+        return own_1Q if cp.size() == 1 else context.complete(own_1Q, batch.own_Q, batch.index_R.numel(), cp)
 
 
 def _model(blueprint: Blueprint, config: Any, place: Place, like: PolicyModel) -> ValueModel:

@@ -17,7 +17,7 @@ class Meter:
         self._maxima = dict.fromkeys(maxima, 0.0)
 
     def add(self, name: str, value: torch.Tensor | float) -> None:
-        """Add to a sum; counts once for all tensor-parallel ranks."""
+        """Add to a sum; counts once for all tensor- and context-parallel ranks."""
         if self._place.tells:
             self._sums[name] += float(value.detach() if isinstance(value, torch.Tensor) else value)
 

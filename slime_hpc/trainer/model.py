@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.tensor_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -25,15 +24,15 @@ from megatron.core.tensor_parallel import (
     gather_from_sequence_parallel_region,
 )
 from megatron.core.transformer import TransformerConfig
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 
-from slime_hpc.config.schema import Experiment
+from slime_hpc.config.schema import Experiment, Trainer
 from slime_hpc.errors import ConfigError, DataError
-from slime_hpc.plan.model_config import ModelConfig, read_model_config
-from slime_hpc.trainer.attention import PackedAttention
+from slime_hpc.plan.model_config import Experts, ModelConfig, read_model_config
+from slime_hpc.trainer import context
+from slime_hpc.trainer.layers import block
 from slime_hpc.trainer.logprob import from_hidden
 from slime_hpc.trainer.microbatch import MicroBatch
-from slime_hpc.trainer.norm import RMSNorm
+from slime_hpc.trainer.models.registry import FAMILIES
 from slime_hpc.trainer.rotary import PackedRotary, inverse_frequencies
 
 _UNFUSED = dict.fromkeys(
@@ -82,8 +81,6 @@ def transformer_config(blueprint: Blueprint, experiment: Experiment) -> Transfor
         "gated_linear_unit": True,
         "activation_func": F.silu,
         "add_bias_linear": False,
-        "add_qkv_bias": sizes.architecture == "Qwen2ForCausalLM",
-        "qk_layernorm": sizes.architecture == "Qwen3ForCausalLM",
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
         "use_cpu_initialization": True,
@@ -93,6 +90,7 @@ def transformer_config(blueprint: Blueprint, experiment: Experiment) -> Transfor
         "bf16": dtype == torch.bfloat16,
         "tensor_model_parallel_size": trainer.tensor_parallel,
         "pipeline_model_parallel_size": trainer.pipeline_parallel,
+        "context_parallel_size": trainer.context_parallel,
         "sequence_parallel": trainer.sequence_parallel and trainer.tensor_parallel > 1,
         "batch_p2p_comm": False,
         "deterministic_mode": False,
@@ -102,7 +100,30 @@ def transformer_config(blueprint: Blueprint, experiment: Experiment) -> Transfor
         values |= {"variable_seq_lengths": True, "moe_token_dispatcher_type": "alltoall"}
     if trainer.recompute:
         values |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    if sizes.experts:
+        values |= _expert_options(sizes.experts, trainer)
+    values |= FAMILIES[sizes.architecture].options(sizes, blueprint.values)
     return _configure(values, trainer.megatron)
+
+
+def _expert_options(experts: Experts, trainer: Trainer) -> dict[str, Any]:
+    return {
+        "num_moe_experts": experts.count,
+        "moe_router_topk": experts.top_k,
+        "moe_ffn_hidden_size": experts.ffn_size,
+        "moe_shared_expert_intermediate_size": experts.shared_ffn_size or None,
+        "moe_layer_freq": 1 if all(experts.layers) else [int(sparse) for sparse in experts.layers],
+        "moe_token_dispatcher_type": "alltoall",
+        "moe_grouped_gemm": False,
+        "moe_permute_fusion": False,
+        "moe_router_dtype": "fp32",
+        # The loss of the algorithm alone trains the router.
+        "moe_router_load_balancing_type": "none",
+        "moe_aux_loss_coeff": 0.0,
+        "moe_router_bias_update_rate": 0.0,
+        "expert_model_parallel_size": trainer.expert_parallel,
+        "expert_tensor_parallel_size": trainer.expert_tensor_parallel,
+    }
 
 
 def _configure(values: dict[str, Any], own: Mapping[str, Any]) -> TransformerConfig:
@@ -133,12 +154,14 @@ class PolicyModel(GPTModel):
     def _postprocess(self, hidden_states: torch.Tensor, **_: Any) -> torch.Tensor:
         if not self.post_process:
             return hidden_states
-        tp = self.pg_collection.tp
+        tp, batch = self.pg_collection.tp, self._batch
         if self.config.sequence_parallel:
             hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=False, group=tp)
-        hidden_RH = copy_to_tensor_model_parallel_region(hidden_states.squeeze(1)[self._batch.rows_R], group=tp)
+        hidden_QH = copy_to_tensor_model_parallel_region(hidden_states.squeeze(1)[batch.rows_Q], group=tp)
         weight_VH = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else self.output_layer.weight
-        return torch.stack(from_hidden(hidden_RH, weight_VH, self._batch.targets_R, temperature=self._temperature, group=tp))
+        own_2Q = torch.stack(from_hidden(hidden_QH, weight_VH, batch.targets_Q, temperature=self._temperature, group=tp))
+        cp = self.pg_collection.cp
+        return own_2Q if cp.size() == 1 else context.complete(own_2Q, batch.own_Q, batch.index_R.numel(), cp)
 
 
 Kind = TypeVar("Kind", bound=PolicyModel)
@@ -149,7 +172,7 @@ def build(blueprint: Blueprint, config: TransformerConfig, device: torch.device,
     sizes = blueprint.sizes
     model = kind(
         config,
-        _layers(config),
+        block(config, sizes),
         vocab_size=sizes.vocab_size,
         max_sequence_length=sizes.max_positions,
         pre_process=parallel_state.is_pipeline_first_stage(),
@@ -158,25 +181,20 @@ def build(blueprint: Blueprint, config: TransformerConfig, device: torch.device,
         position_embedding_type="rope",
     )
     _mark_shards(model)
-    model.rotary_pos_emb = PackedRotary(inverse_frequencies(blueprint.values, sizes.head_dim))
+    frequencies = inverse_frequencies(blueprint.values, sizes.rotary_dim)
+    model.rotary_pos_emb = PackedRotary(frequencies, interleaved=config.rotary_interleaved)
     return model.to(device)
 
 
 def _mark_shards(model: PolicyModel) -> None:
-    """Say which parameters are split; Megatron does so only where it draws weights, and the gradient norm counts others but once."""
+    """Say which parameters are split, and which are experts'; Megatron does so only where it draws weights, and the gradient norm counts
+    others but once.
+    """
     for module in model.modules():
         dim = 1 if isinstance(module, RowParallelLinear) else 0
         if isinstance(module, ColumnParallelLinear | RowParallelLinear | VocabParallelEmbedding):
             for parameter in module.parameters(recurse=False):
                 parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
                 parameter.partition_dim, parameter.partition_stride = dim, 1  # type: ignore[attr-defined]
-
-
-def _layers(config: TransformerConfig) -> TransformerBlockSubmodules:
-    layer = get_gpt_layer_local_spec(normalization=config.normalization, qk_layernorm=config.qk_layernorm)
-    parts, attention = layer.submodules, layer.submodules.self_attention.submodules
-    parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
-    attention.core_attention = PackedAttention
-    if config.qk_layernorm:
-        attention.q_layernorm = attention.k_layernorm = RMSNorm
-    return TransformerBlockSubmodules(layer_specs=[layer] * get_num_layers_to_build(config), layer_norm=RMSNorm)
+                # Megatron does so only with expert parallelism; experts whose tensor parallelism differs have other replicas too.
+                parameter.allreduce = not getattr(module, "is_expert", False)  # type: ignore[attr-defined]

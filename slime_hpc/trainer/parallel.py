@@ -1,4 +1,4 @@
-"""The trainer's ranks: how they meet, and their place in data, tensor and pipeline parallelism.
+"""The trainer's ranks: how they meet, and their place in data, context, tensor and pipeline parallelism.
 
 Rank 0 opens a store and publishes its address as any role does; the token of the run guards its name, so that no other run's rank joins.
 """
@@ -35,17 +35,18 @@ class Place:
     world: int
     dp_rank: int
     dp_size: int
+    cp_rank: int
     tp_rank: int
     first_stage: bool
     last_stage: bool
     last_source: int
-    """Global rank that is first in data and tensor parallelism on the last pipeline stage: it has log-probs to tell."""
+    """Global rank that is first in data, context and tensor parallelism on the last pipeline stage: it has log-probs to tell."""
     device: torch.device
 
     @property
     def tells(self) -> bool:
-        """Whether this rank's log-probs count: one tensor-parallel rank of the last stage for each data-parallel rank."""
-        return self.last_stage and self.tp_rank == 0
+        """Whether this rank's log-probs count: one rank of the last stage for each data-parallel rank."""
+        return self.last_stage and self.tp_rank == 0 and self.cp_rank == 0
 
     def finite_everywhere(self, value: float) -> bool:
         """Whether all ranks' values are finite. Collective."""
@@ -86,6 +87,7 @@ def place(device: torch.device) -> Place:
         world=world,
         dp_rank=parallel_state.get_data_parallel_rank(),
         dp_size=parallel_state.get_data_parallel_world_size(),
+        cp_rank=parallel_state.get_context_parallel_rank(),
         tp_rank=parallel_state.get_tensor_model_parallel_rank(),
         first_stage=parallel_state.is_pipeline_first_stage(),
         last_stage=parallel_state.is_pipeline_last_stage(),
@@ -122,6 +124,9 @@ def split(trainer: Trainer, seed: int) -> None:
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=trainer.tensor_parallel,
         pipeline_model_parallel_size=trainer.pipeline_parallel,
+        context_parallel_size=trainer.context_parallel,
+        expert_model_parallel_size=trainer.expert_parallel,
+        expert_tensor_parallel_size=trainer.expert_tensor_parallel,
         create_gloo_process_groups=True,
     )
     model_parallel_cuda_manual_seed(seed + 1)

@@ -6,8 +6,11 @@ Knows how micro-batches flow through the pipeline stages; knows no algorithm and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
@@ -15,6 +18,8 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.module import Float16Module
 
+from slime_hpc.data.collate import offsets
+from slime_hpc.trainer import routes
 from slime_hpc.trainer.microbatch import MicroBatch, pack
 from slime_hpc.trainer.model import PolicyModel
 from slime_hpc.trainer.parallel import Place
@@ -52,6 +57,8 @@ class Policy:
             samples,
             multiple=self._multiple,
             device=self._place.device,
+            rank=self._place.cp_rank,
+            ranks=self.config.context_parallel_size,
         )
 
     def logprobs(self, batches: Sequence[MicroBatch], *, temperature: float) -> list[torch.Tensor]:
@@ -70,7 +77,8 @@ class Policy:
 
     def backward(self, batches: Sequence[MicroBatch], loss: Loss, *, temperature: float) -> float:
         """Gradients of the loss over all ranks' micro-batches, of which all have the same number; the last stage returns its own part."""
-        # Megatron divides by the micro-batches, and its gradients are means over data-parallel ranks: we want plain sums.
+        # Megatron divides by the micro-batches, and its gradients are means over data-parallel ranks: we want plain sums. Context-parallel
+        # ranks each hold the whole loss, and the gradient of their own tokens; Megatron multiplies by their number itself.
         scale = len(batches) * self._place.dp_size
 
         def with_batch(batch: MicroBatch) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
@@ -88,7 +96,7 @@ class Policy:
         """Log-prob (temperature 1) of every token but the first, on all ranks."""
         sizes = [len(sequence) - 1 for sequence in sequences]
         result = torch.empty(sum(sizes), dtype=torch.float32, device=self._place.device)
-        batch = _sequences(sequences, multiple=self._multiple, device=self._place.device)
+        batch = self.pack(_Sequences.of(sequences), range(len(sequences)))
         values = self.logprobs([batch], temperature=1.0)
         if values:
             result.copy_(values[0])
@@ -101,6 +109,10 @@ class Policy:
             batch = next(iterator)
             return model(batch, temperature=temperature), reduce(batch)
 
+        with routes.replaying(batches):
+            return self._scheduled(forward_step, batches, forward_only=forward_only)
+
+    def _scheduled(self, forward_step: Callable[..., Any], batches: Sequence[MicroBatch], *, forward_only: bool) -> Any:
         longest = max(batch.tokens_T.numel() for batch in batches)
         return get_forward_backward_func()(
             forward_step_func=forward_step,
@@ -115,13 +127,16 @@ class Policy:
         )
 
 
-def _sequences(sequences: list[list[int]], *, multiple: int, device: torch.device) -> MicroBatch:
-    """All tokens but each first one count as response."""
-    import numpy as np
+@dataclass(frozen=True, slots=True)
+class _Sequences:
+    """Sequences in the layout of a batch: all tokens but each first one count as response."""
 
-    from slime_hpc.data.collate import offsets
+    tokens_T: npt.NDArray[np.int32]
+    token_offsets: npt.NDArray[np.int64]
+    response_offsets: npt.NDArray[np.int64]
 
-    lengths = [len(sequence) for sequence in sequences]
-    tokens = np.array([token for sequence in sequences for token in sequence], np.int32)
-    responses = offsets(length - 1 for length in lengths)
-    return pack(tokens, offsets(lengths), responses, range(len(sequences)), multiple=multiple, device=device)
+    @classmethod
+    def of(cls, sequences: list[list[int]]) -> _Sequences:
+        lengths = [len(sequence) for sequence in sequences]
+        tokens = np.array([token for sequence in sequences for token in sequence], np.int32)
+        return cls(tokens, offsets(lengths), offsets(length - 1 for length in lengths))

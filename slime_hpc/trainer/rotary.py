@@ -10,8 +10,8 @@ import torch
 from slime_hpc.errors import DataError
 
 
-def inverse_frequencies(values: Mapping[str, Any], head_dim: int) -> torch.Tensor:
-    """(head_dim / 2,) of a Hugging Face config.json: the default (Su et al. 2021), or one of transformers' scalings.
+def inverse_frequencies(values: Mapping[str, Any], rotary_dim: int) -> torch.Tensor:
+    """(rotary_dim / 2,) of a Hugging Face config.json: the default (Su et al. 2021), or one of transformers' scalings.
 
     Raises DataError for a scaling that also scales the attention, which this model does not do.
     """
@@ -19,7 +19,7 @@ def inverse_frequencies(values: Mapping[str, Any], head_dim: int) -> torch.Tenso
     base = float(parameters.get("rope_theta") or values.get("rope_theta") or 10000.0)
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     if kind == "default":
-        return 1.0 / base ** (torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim)
+        return 1.0 / base ** (torch.arange(0, rotary_dim, 2, dtype=torch.int64).float() / rotary_dim)
     from transformers import AutoConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -36,8 +36,9 @@ def inverse_frequencies(values: Mapping[str, Any], head_dim: int) -> torch.Tenso
 class PackedRotary(torch.nn.Module):
     """Stands in the place of Megatron's RotaryEmbedding; `positions` (T,) is set before each forward pass."""
 
-    def __init__(self, frequencies: torch.Tensor) -> None:
+    def __init__(self, frequencies: torch.Tensor, *, interleaved: bool = False) -> None:
         super().__init__()
+        self._interleaved = interleaved
         self._frequencies = frequencies
         self.positions: torch.Tensor | None = None
 
@@ -47,7 +48,8 @@ class PackedRotary(torch.nn.Module):
         return self.positions.numel()
 
     def forward(self, *_: Any, **__: Any) -> torch.Tensor:
-        """Angles (T, 1, 1, head_dim), the half-rotated layout."""
+        """Angles (T, 1, 1, rotary_dim): of pairs (i, i + rotary_dim / 2), or interleaved of pairs (2 i, 2 i + 1)."""
         assert self.positions is not None
         angles = torch.outer(self.positions.float(), self._frequencies.to(self.positions.device))
-        return torch.cat((angles, angles), dim=-1)[:, None, None, :]
+        pairs = angles.repeat_interleave(2, dim=-1) if self._interleaved else torch.cat((angles, angles), dim=-1)
+        return pairs[:, None, None, :]

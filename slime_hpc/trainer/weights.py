@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ from slime_hpc.plan.model_config import ModelConfig
 from slime_hpc.trainer import convert
 from slime_hpc.trainer.convert import Weight
 from slime_hpc.trainer.model import Blueprint, PolicyModel
+from slime_hpc.trainer.models import registry
 
 _TIED = {"lm_head.weight": "model.embed_tokens.weight"}
 
@@ -80,43 +81,76 @@ def source_of(experiment: Experiment, blueprint: Blueprint) -> WeightSource:
 @torch.no_grad()
 def load(model: PolicyModel, sizes: ModelConfig, source: WeightSource) -> None:
     """Fill this rank's parameters. Raises DataError when a tensor is missing or has another shape."""
-    parameters = dict(model.named_parameters())
+    own = _own_tensors(model)
     rank, tp = parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size()
-    for weight in convert.weights(sizes):
+    for weight in registry.weights(sizes):
         name = _own_name(weight, sizes)
-        if name in parameters:
+        if name in own:
             tensors = [source.get(hf, shape) for hf, shape in zip(weight.hf, weight.shapes, strict=True)]
-            parameters.pop(name).copy_(convert.to_megatron(weight, tensors, sizes, rank=rank, tp=tp))
-    if (output := parameters.pop("output_layer.weight", None)) is not None:
+            group = _shard_group(weight)
+            own.pop(name).copy_(convert.to_megatron(weight, tensors, sizes, rank=group.rank(), tp=group.size()))
+    if (output := own.pop("output_layer.weight", None)) is not None:
         # The last of several stages holds its own copy of tied embeddings.
         shape = (sizes.vocab_size, sizes.hidden_size)
         output.copy_(source.get(_TIED["lm_head.weight"], shape).chunk(tp, 0)[rank])
-    assert not parameters, f"no rule for {sorted(parameters)}"
+    assert not own, f"no rule for {sorted(own)}"
 
 
 @torch.no_grad()
 def export(model: PolicyModel, sizes: ModelConfig) -> Iterator[tuple[str, torch.Tensor | None]]:
     """All weights with Hugging Face names and full shapes; on ranks other than 0 None in their place. Collective.
 
-    Only the first data-parallel replica gathers; a tensor of a later pipeline stage goes from that stage straight to rank 0.
+    Only the first replica gathers; a tensor of another owner than rank 0 goes from there straight to rank 0.
     """
-    parameters = dict(model.named_parameters())
-    replica = parallel_state.get_data_parallel_rank() == 0
-    world_per_stage = dist.get_world_size() // parallel_state.get_pipeline_model_parallel_world_size()
+    own = _own_tensors(model)
     rank = dist.get_rank()
-    for weight in convert.weights(sizes):
-        owner = _stage(weight, sizes) * world_per_stage
+    for weight in registry.weights(sizes):
+        owner = _owner(weight, sizes)
+        name = _own_name(weight, sizes)
         tensors: tuple[torch.Tensor, ...] = ()
-        if replica and _stage(weight, sizes) == parallel_state.get_pipeline_model_parallel_rank():
-            tensors = convert.to_hf(weight, _gather(parameters[_own_name(weight, sizes)].detach(), weight), sizes)
+        if name in own and _first_replica(weight):
+            tensors = convert.to_hf(weight, _gather(own[name].detach(), weight), sizes)
         if owner and rank in (0, owner):
-            tensors = _carry(tensors, weight, owner, model.config.params_dtype)
-        for i, name in enumerate(weight.hf):
-            yield name, tensors[i] if rank == 0 else None
+            tensors = _carry(tensors, weight, owner, weight.dtype or model.config.params_dtype)
+        for i, hf in enumerate(weight.hf):
+            yield hf, tensors[i] if rank == 0 else None
+
+
+def _own_tensors(model: PolicyModel) -> dict[str, torch.Tensor]:
+    """Parameters, and the buffers that are weights in Hugging Face's eyes."""
+    biases = {name: buffer for name, buffer in model.named_buffers() if name.endswith("router.expert_bias")}
+    return {**dict(model.named_parameters()), **biases}
+
+
+def _shard_group(weight: Weight) -> Any:
+    """Ranks that split the weight between them."""
+    if weight.expert is None:
+        return parallel_state.get_tensor_model_parallel_group()
+    return parallel_state.get_expert_tensor_parallel_group()
+
+
+def _first_replica(weight: Weight) -> bool:
+    if weight.expert is None:
+        return parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0
+    return parallel_state.get_expert_data_parallel_rank() == 0
+
+
+def _owner(weight: Weight, sizes: ModelConfig) -> int:
+    """Global rank that holds the first shard in the first replica."""
+    stage = _stage(weight, sizes) * (dist.get_world_size() // parallel_state.get_pipeline_model_parallel_world_size())
+    if weight.expert is None:
+        return stage
+    return stage + _expert_rank(weight.expert, sizes) * parallel_state.get_expert_tensor_parallel_world_size()
+
+
+def _expert_rank(expert: int, sizes: ModelConfig) -> int:
+    """Expert-parallel rank that holds the expert."""
+    assert sizes.experts is not None
+    return expert // (sizes.experts.count // parallel_state.get_expert_model_parallel_world_size())
 
 
 def _gather(shard: torch.Tensor, weight: Weight) -> list[torch.Tensor]:
-    group = parallel_state.get_tensor_model_parallel_group()
+    group = _shard_group(weight)
     if weight.kind == "whole" or group.size() == 1:
         return [shard]
     shards = [torch.empty_like(shard) for _ in range(group.size())]
@@ -144,9 +178,14 @@ def _stage(weight: Weight, sizes: ModelConfig) -> int:
 
 
 def _own_name(weight: Weight, sizes: ModelConfig) -> str:
-    """Name among this rank's parameters, or one that it does not have when another stage holds the weight."""
+    """Name among this rank's parameters, or one that it does not have when another rank holds the weight."""
     if weight.layer is None:
         return weight.megatron
     per_stage = sizes.num_layers // parallel_state.get_pipeline_model_parallel_world_size()
-    local = weight.layer - parallel_state.get_pipeline_model_parallel_rank() * per_stage
-    return f"decoder.layers.{local}.{weight.megatron}"
+    local = f"decoder.layers.{weight.layer - parallel_state.get_pipeline_model_parallel_rank() * per_stage}."
+    if weight.expert is None:
+        return f"{local}{weight.megatron}"
+    assert sizes.experts is not None
+    per_rank = sizes.experts.count // parallel_state.get_expert_model_parallel_world_size()
+    index = weight.expert - parallel_state.get_expert_model_parallel_rank() * per_rank
+    return f"{local}mlp.experts.local_experts.{index}.{weight.megatron}"

@@ -1,7 +1,7 @@
-"""Runs of the demo's task one after the other, on one engine and from one warm start: `python -m tests.e2e.shared_engine FOLDER`.
+"""Runs of the demo's task one after the other, on one engine and from one warm start: `python -m tests.e2e.shared_engine [ALGORITHM ...]`.
 
-Controller, router, engine, store and trainer are the real ones, with a run folder for each algorithm; what is saved is the start of an engine,
-of Python and of the warm start for each. Leaves runs/<algorithm>/all in FOLDER.
+Controller, router, engine, store and trainer are the real ones, with a run folder for each algorithm; what is saved is the start of an
+engine, of Python and of the warm start for each. Leaves runs/<algorithm>/all in the current folder.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Checks of the trainer on several ranks: `python -m tests.trainer.checks FOLDER RANK WORLD` runs all that a world of that size can hold.
+"""Checks of the trainer on several ranks: `python -m tests.trainer.checks FOLDER RANK WORLD [CASE ...]`.
 
-Many in one launch, since importing Megatron takes seconds. Each leaves its figures in FOLDER/world-<n>.json; the tests judge them.
+It runs all that a world of that size can hold, or prints the figures of the named cases alone. Many in one launch, since importing Megatron
+takes seconds. Each leaves its figures in FOLDER/world-<n>.json; the tests judge them.
 """
 
 from __future__ import annotations
@@ -64,15 +65,22 @@ CASES = [
     Case("pp2-cispo-constant", "qwen3", 2, trainer={"pipeline_parallel": 2, "updates_per_step": 2, "algorithm": CISPO}),
     Case("dp2-ppo-whiten", "qwen3", 2, trainer={"updates_per_step": 2, "algorithm": PPO | {"whiten": True}, "critic": CRITIC}),
     Case("tp2-sp-ppo", "qwen3", 2, tied=True, trainer=TP2_SP | {"algorithm": PPO, "critic": CRITIC}),
+    Case("cp2-ppo", "qwen3", 2, trainer={"context_parallel": 2, "algorithm": PPO, "critic": CRITIC}),
     Case("pp2-tied-ppo", "qwen2", 2, tied=True, trainer={"pipeline_parallel": 2, "algorithm": PPO, "critic": CRITIC}),
     Case("dp2-distillation-rloo", "qwen3", 2, trainer={"updates_per_step": 2, "algorithm": REJECTION, "teacher": {"coef": 0.1}}),
-    Case("tp2-distillation", "qwen3", 2, trainer={"tensor_parallel": 2, "algorithm": {"advantage": "none"}, "teacher": {}}),
     Case("tp2-pp2-ppo", "qwen3", 4, trainer={"tensor_parallel": 2, "pipeline_parallel": 2, "algorithm": PPO, "critic": CRITIC}),
     Case("pp2-dp2-returns", "qwen3", 4, trainer={"pipeline_parallel": 2, "algorithm": RETURNS}),
     Case("tp2-dp2-gspo", "qwen3", 4, trainer={"tensor_parallel": 2, "updates_per_step": 2, "algorithm": GSPO}),
     Case("tp2-dp2", "qwen3", 4, trainer={"tensor_parallel": 2}),
     Case("tp2-pp2-sp", "qwen3", 4, tied=True, trainer={"tensor_parallel": 2, "pipeline_parallel": 2, "sequence_parallel": True}),
     Case("pp2-dp2", "llama", 4, trainer={"pipeline_parallel": 2}),
+    Case("qwen3-moe", "qwen3-moe", 1),
+    Case("qwen3-moe-ep2", "qwen3-moe", 2, trainer={"expert_parallel": 2}),
+    Case("qwen3-moe-dp2", "qwen3-moe", 2),
+    Case("qwen3-moe-pp2", "qwen3-moe", 2, trainer={"pipeline_parallel": 2}),
+    Case("qwen3-moe-tp2-sp", "qwen3-moe", 2, trainer={"tensor_parallel": 2, "sequence_parallel": True}),
+    Case("cp2", "qwen3", 2, trainer={"context_parallel": 2}),
+    Case("qwen3-moe-cp2", "qwen3-moe", 2, trainer={"context_parallel": 2}),
 ]
 
 
@@ -83,6 +91,10 @@ def main() -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{world}", rank=rank, world_size=world)
     from tests.trainer import run_case
 
+    if chosen := sys.argv[4:]:
+        few = {case.name: run_case.run(case, folder) for case in CASES if case.world == world and case.name in chosen}
+        print(json.dumps(few))
+        return
     results = {case.name: run_case.run(case, folder) for case in CASES if case.world == world}
     results["resharded"] = run_case.reshard(folder)
     results["not_finite"] = run_case.not_finite(folder)

@@ -67,7 +67,7 @@ def run(case: Any, folder: Path) -> dict[str, Any]:
     experiment = tiny.experiment(model_folder, **own)
     built = Built(experiment)
     first = built.exported()
-    state = hf.state_dict()
+    state = tiny.state(hf)
     result: dict[str, Any] = {
         "exact": all(torch.equal(tensor, state[name]) for name, tensor in first.items()) if first else True,
         "names": sorted(first) == sorted(n for n in state if not (case.tied and n == "lm_head.weight")) if first else True,
@@ -77,7 +77,7 @@ def run(case: Any, folder: Path) -> dict[str, Any]:
     values = [built.train(number, batch, held) for number in range(1, case.steps + 1)]
     teacher = tiny.hf_model(case.kind, tied=False, seed=2) if experiment.teacher else None
     expected = plain.train(hf, samples, experiment, values, teacher)
-    trained, state = built.exported(), hf.state_dict()
+    trained, state = built.exported(), tiny.state(hf)
     result |= {
         "values": values,
         "expected": expected,

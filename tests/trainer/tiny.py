@@ -21,12 +21,22 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 
 
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "qwen2": ("Qwen2", {}),
+    "qwen3": ("Qwen3", {}),
+    "qwen3-moe": ("Qwen3Moe", {**EXPERTS, "num_experts": 4, "norm_topk_prob": True}),
+}
+"""Prefix of the transformers classes, and sizes beside SIZES."""
+
+
 def hf_model(kind: str, *, tied: bool, seed: int = 1) -> Any:
     """A float32 model whose norms and biases are not trivial."""
     import transformers
 
-    prefix = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}[kind]
-    config = getattr(transformers, f"{prefix}Config")(**SIZES, tie_word_embeddings=tied, attn_implementation="eager")
+    prefix, own = KINDS[kind]
+    config = getattr(transformers, f"{prefix}Config")(**{**SIZES, **own}, tie_word_embeddings=tied, attn_implementation="eager")
     model = getattr(transformers, f"{prefix}ForCausalLM")(config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -34,6 +44,20 @@ def hf_model(kind: str, *, tied: bool, seed: int = 1) -> Any:
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.copy_(1 + 0.1 * noise if "norm" in name else 0.08 * noise)
     return model.float().eval()
+
+
+def state(model: Any) -> dict[str, torch.Tensor]:
+    """Its weights by the names of a saved folder: transformers holds all experts of a layer in one tensor."""
+    named: dict[str, torch.Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        if not name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
+            named[name] = tensor
+            continue
+        prefix, part = name.rsplit(".", 1)
+        for index, expert in enumerate(tensor):
+            parts = zip(("gate_proj", "up_proj"), expert.chunk(2), strict=True) if part == "gate_up_proj" else [(part, expert)]
+            named |= {f"{prefix}.{index}.{each}.weight": matrix for each, matrix in parts}
+    return named
 
 
 def experiment(folder: Path, **trainer: Any) -> Experiment:

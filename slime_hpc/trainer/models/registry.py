@@ -1,0 +1,26 @@
+"""The families by architecture, and all weights of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slime_hpc.plan.model_config import ModelConfig
+from slime_hpc.trainer.convert import Weight
+from slime_hpc.trainer.models.family import Family, embedding, head
+from slime_hpc.trainer.models.llama import LLAMA
+from slime_hpc.trainer.models.qwen3_moe import QWEN3_MOE
+
+FAMILIES: dict[str, Family] = {
+    "LlamaForCausalLM": LLAMA,
+    "Qwen2ForCausalLM": LLAMA,
+    "Qwen3ForCausalLM": LLAMA,
+    "Qwen3MoeForCausalLM": QWEN3_MOE,
+}
+
+
+def weights(sizes: ModelConfig) -> Iterator[Weight]:
+    """All weights of a model, in the order in which they are exported."""
+    yield embedding(sizes)
+    for layer in range(sizes.num_layers):
+        yield from FAMILIES[sizes.architecture].layer(sizes, layer)
+    yield from head(sizes)
