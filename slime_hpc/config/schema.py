@@ -200,12 +200,21 @@ class Algorithm(Section):
     )
     entropy_coef: float = Field(default=0.0, ge=0, description="Weight of the entropy bonus.")
     correction: Correction = Field(default_factory=Correction, description="Correction of the mismatch between trainer and engines.")
+    route_replay: bool = Field(
+        default=False,
+        description="Mixture of experts: each token goes to the experts that the engine sent it to (R3), in all passes of the policy.",
+    )
+    route_replay_compare: bool = Field(
+        default=False, description="Also measure the log-probs' difference from the engine's without the replay, by one more pass a step."
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="For functions of your own, which get this whole table.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Algorithm:
         if 0 < self.dual_clip <= 1:
             raise ValueError("'dual_clip' must be above 1, or 0 for none.")
+        if self.route_replay_compare and not self.route_replay:
+            raise ValueError("'route_replay_compare' compares with the replay: set 'route_replay', or remove it.")
         if self.kl_unbiased and self.kl_in == "reward":
             raise ValueError("'kl_unbiased' weighs the KL term of the loss; with kl_in = 'reward' there is none.")
         if self.old_logprobs == "engine" and self.correction.kind != "none":

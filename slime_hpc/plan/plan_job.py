@@ -22,6 +22,7 @@ def plan_job(experiment: Experiment, topology: Topology) -> JobPlan:
     model = read_model_config(Path(experiment.model.path), needs_weights=experiment.model.init == "pretrained")
     _check_parallel(experiment, model)
     teacher = read_teacher(experiment, model) if experiment.teacher else None
+    _check_routes(experiment, model)
     roles = partition(experiment, topology)
     ranks = trainer_ranks_per_node(experiment, topology) * experiment.trainer.nodes
     data_parallel = ranks // (experiment.trainer.tensor_parallel * experiment.trainer.pipeline_parallel)
@@ -121,6 +122,15 @@ def _check_batch(experiment: Experiment, data_parallel: int) -> None:
             f"{advantage} compares the answers to one prompt; with one answer every advantage is 0.",
             where="rollout.samples_per_prompt",
             fix="at least 2",
+        )
+
+
+def _check_routes(experiment: Experiment, model: ModelConfig) -> None:
+    if experiment.algorithm.route_replay and model.experts is None:
+        raise PlanError(
+            f"{experiment.model.path} holds a {model.architecture} without experts: there are no routes to replay.",
+            where="algorithm.route_replay",
+            fix="remove it",
         )
 
 

@@ -58,6 +58,8 @@ def engine_args(experiment: Experiment, topology: Topology, role: RolePlan, *, h
         "log_level": "info",
         "log_level_http": "warning",
     }
+    if experiment.algorithm.route_replay:
+        arguments["enable_return_routed_experts"] = True
     if experiment.rollout.context_length:
         arguments["context_length"] = experiment.rollout.context_length
     if topology.accelerator == "cpu":

@@ -78,7 +78,7 @@ class Critic:
 
     def values(self, batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
         """value_R of each micro-batch; on all stages but the last an empty list."""
-        return self.policy.first_rows(batches, temperature=1.0)
+        return self.policy.first_rows([batch.unrouted() for batch in batches], temperature=1.0)
 
     def train(self, step: int, share: Share, value_R: torch.Tensor, return_R: torch.Tensor) -> dict[str, float]:
         """One update for each of the share's. `value_R`, (R,): before the step. Returns its numbers, on all ranks.
@@ -101,7 +101,7 @@ class Critic:
 
         updates = []
         for number, update in enumerate(share.updates, 1):
-            part = self.policy.backward(update, loss, temperature=1.0)
+            part = self.policy.backward([batch.unrouted() for batch in update], loss, temperature=1.0)
             what = f"critic's update {number} of {len(share.updates)} of step {step} ({share.path})"
             updates.append(self.optimization.step(step, what=what, loss_finite=self._place.finite_everywhere(part)))
             if updates[-1].skipped:

@@ -20,6 +20,7 @@ from slime_hpc.algo.registry import Parts
 from slime_hpc.config.schema import Experiment
 from slime_hpc.trainer.meter import Meter
 from slime_hpc.trainer.microbatch import MicroBatch
+from slime_hpc.trainer.policy import Policy
 from slime_hpc.trainer.roster import Roster
 from slime_hpc.trainer.share import Share
 
@@ -42,12 +43,16 @@ def estimate(share: Share, models: Roster, experiment: Experiment, parts: Parts,
     algorithm, temperature = experiment.algorithm, experiment.rollout.temperature
     batches = [batch for update in share.updates for batch in update]
 
-    def logprobs(policy: object) -> torch.Tensor | None:
-        return flat(lambda own: policy.logprobs(own, temperature=temperature), batches, share) if policy else None  # type: ignore[attr-defined]
+    free = [batch.unrouted() for batch in batches]
+
+    def logprobs(policy: Policy | None, given: Sequence[MicroBatch]) -> torch.Tensor | None:
+        return flat(lambda own: policy.logprobs(own, temperature=temperature), given, share) if policy else None
 
     in_reward = models.reference is not None and algorithm.kl_in == "reward"
-    old_R = logprobs(models.policy) if len(share.updates) > 1 or in_reward or models.teacher else None
-    reference_R, teacher_R = logprobs(models.reference), logprobs(models.teacher)
+    old_R = logprobs(models.policy, batches) if len(share.updates) > 1 or in_reward or models.teacher else None
+    reference_R, teacher_R = logprobs(models.reference, free), logprobs(models.teacher, free)
+    if algorithm.route_replay_compare and (unrouted_R := logprobs(models.policy, free)) is not None:
+        meter.add("logprob_abs_diff_mean_unrouted", (unrouted_R - share.engine_logprob_R).abs()[share.mask_R].sum())
     value_R = flat(models.critic.values, batches, share) if models.critic else None
     penalty_R = None
     if in_reward and old_R is not None and reference_R is not None:

@@ -17,7 +17,7 @@ from slime_hpc.trainer.microbatch import MicroBatch
 from slime_hpc.trainer.share import Share
 
 BY_TOKEN = (
-    "logprob_abs_diff_mean", "kl", "teacher_kl", "entropy", "clip_fraction", *mismatch.BY_TOKEN,
+    "logprob_abs_diff_mean", "logprob_abs_diff_mean_unrouted", "kl", "teacher_kl", "entropy", "clip_fraction", *mismatch.BY_TOKEN,
     "correction_weight", "correction_bounded", "rejected_fraction", "vetoed_fraction", "off_policy_fraction",
 )  # fmt: skip
 SUMS = ("loss", "trained", "samples", *BY_TOKEN, *mismatch.BY_SAMPLE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,10 @@ import torch
 from slime_hpc.algo.registry import Parts
 from slime_hpc.algo.weighting import token_weights
 from slime_hpc.config.schema import Experiment
+from slime_hpc.data.batch import Batch
 from slime_hpc.data.check import check
 from slime_hpc.data.packing import Update, schedule
+from slime_hpc.errors import DataError
 from slime_hpc.store import hdf5
 from slime_hpc.trainer.microbatch import MicroBatch
 from slime_hpc.trainer.parallel import Place
@@ -49,6 +52,9 @@ def read(path: Path, experiment: Experiment, parts: Parts, policy: Policy, place
     updates = schedule(lengths_N, group_N, dp_size=place.dp_size, tokens_cap=trainer.tokens_per_gpu, updates=trainer.updates_per_step)
     rows = np.array(sorted(i for update in updates for batch in update.ranks[place.dp_rank] for i in batch), np.int64)
     batch = hdf5.read_rows(path, rows)
+    routed = experiment.algorithm.route_replay
+    if routed and batch.routes_TLK is None:
+        raise DataError("The batch holds no routes.", where=f"{path}: routes_TLK", fix="delete it; it is generated again")
     own = {int(row): position for position, row in enumerate(rows)}
     reward_N = columns["reward_N"].astype(np.float64)
     score_N = parts.advantage.score(reward_N, group_N, normalize_std=experiment.algorithm.normalize_std).astype(np.float32)
@@ -60,7 +66,8 @@ def read(path: Path, experiment: Experiment, parts: Parts, policy: Policy, place
     return Share(
         path=path,
         updates=tuple(
-            tuple(policy.pack(batch, [own[i] for i in members]) for members in update.ranks[place.dp_rank]) for update in updates
+            tuple(_packed(policy, batch, [own[i] for i in members], routed=routed) for members in update.ranks[place.dp_rank])
+            for update in updates
         ),
         score_R=tensor(np.repeat(score_N[rows], lengths_own)),
         weight_R=tensor(_weights(experiment, parts, updates, columns, _rollouts(group_N, columns["index_N"]), rows)),
@@ -73,6 +80,16 @@ def read(path: Path, experiment: Experiment, parts: Parts, policy: Policy, place
             "zero_advantage_fraction": float((score_N == 0).mean()),
         },
     )
+
+
+def _packed(policy: Policy, batch: Batch, members: list[int], *, routed: bool) -> MicroBatch:
+    """A micro-batch of rows, with the routes of their tokens."""
+    packed = policy.pack(batch, members)
+    if not routed or batch.routes_TLK is None:
+        return packed
+    offsets = batch.token_offsets
+    routes = np.concatenate([batch.routes_TLK[offsets[i] : offsets[i + 1]] for i in members])
+    return dataclasses.replace(packed, routes_TLK=torch.from_numpy(routes.astype(np.int64)))
 
 
 def _rollouts(group_N: np.ndarray, index_N: np.ndarray) -> np.ndarray:
