@@ -178,8 +178,13 @@ class Algorithm(Section):
     dual_clip: float = Field(
         default=0.0, ge=0, description="Largest ratio that a negative advantage is multiplied with, above 1, e.g. 3; 0 = no such bound."
     )
-    old_logprobs: Literal["trainer", "engine"] = Field(
-        default="trainer", description="Whose log-probs of the old policy the importance ratio divides by."
+    old_logprobs: Literal["trainer", "engine", "generator"] = Field(
+        default="trainer",
+        description="Log-probs that the importance ratio divides by: 'trainer': of the weights before the step; 'engine': as it reported "
+        "them; 'generator': by the trainer, of the weights that drew the answer, which it keeps (asynchronous runs).",
+    )
+    kept_versions: NonNegative = Field(
+        default=1, description="Past versions of the weights that old_logprobs = 'generator' keeps in host memory: the largest staleness."
     )
     loss_mean: ReducerName = Field(
         default="sample",

@@ -101,6 +101,12 @@ def read_columns(path: Path, columns: Sequence[str]) -> dict[str, npt.NDArray[An
         return {name: file[name][:] for name in columns}
 
 
+def read_sizes(path: Path) -> dict[str, int]:
+    """How many values, or rows of values, each field has, without reading any. Raises DataError as `read` does."""
+    with _sealed(path) as file:
+        return {name: len(file[name]) for name in _held(file)}
+
+
 def read_rows(path: Path, rows: npt.NDArray[np.int64]) -> Batch:
     """The samples `rows` (indices, any order) as a batch in that order, reading only their bytes. Raises DataError as `read` does."""
     with _sealed(path) as file:

@@ -18,6 +18,7 @@ from slime_hpc.algo.distill import reverse_kl
 from slime_hpc.algo.gae import gae
 from slime_hpc.algo.registry import Parts
 from slime_hpc.config.schema import Experiment
+from slime_hpc.trainer.kept import Kept
 from slime_hpc.trainer.meter import Meter
 from slime_hpc.trainer.microbatch import MicroBatch
 from slime_hpc.trainer.policy import Policy
@@ -49,7 +50,11 @@ def estimate(share: Share, models: Roster, experiment: Experiment, parts: Parts,
         return flat(lambda own: policy.logprobs(own, temperature=temperature), given, share) if policy else None
 
     in_reward = models.reference is not None and algorithm.kl_in == "reward"
-    old_R = logprobs(models.policy, batches) if len(share.updates) > 1 or in_reward or models.teacher else None
+    old_R = None
+    if models.kept is not None:
+        old_R = _of_generators(models.kept, share, lambda: logprobs(models.policy, batches), meter)
+    elif len(share.updates) > 1 or in_reward or models.teacher:
+        old_R = logprobs(models.policy, batches)
     reference_R, teacher_R = logprobs(models.reference, free), logprobs(models.teacher, free)
     if algorithm.route_replay_compare and (unrouted_R := logprobs(models.policy, free)) is not None:
         meter.add("logprob_abs_diff_mean_unrouted", (unrouted_R - share.engine_logprob_R).abs()[share.mask_R].sum())
@@ -67,6 +72,21 @@ def estimate(share: Share, models: Roster, experiment: Experiment, parts: Parts,
     if algorithm.whiten or parts.advantage.whiten:
         advantage_R = whiten(advantage_R, share.mask_R, _sum_ranks)
     return Estimate(advantage_R=advantage_R, old_R=old_R, reference_R=reference_R, value_R=value_R, return_R=return_R)
+
+
+def _of_generators(kept: Kept, share: Share, logprobs: Callable[[], torch.Tensor | None], meter: Meter) -> torch.Tensor:
+    """Log-probs of each answer's tokens by the weights that drew it, or the nearest kept ones: a pass for each of the batch's versions."""
+    old_R = torch.zeros_like(share.engine_logprob_R)
+    for version in share.versions:
+        nearest = kept.nearest(version)
+        with kept.holding(nearest):
+            values_R = logprobs()
+        assert values_R is not None
+        own_R = share.version_R == version
+        old_R = torch.where(own_R, values_R, old_R)
+        if nearest != version:
+            meter.add("old_version_missing", (own_R & share.mask_R).sum())
+    return old_R
 
 
 def flat(forward: Callable[[Sequence[MicroBatch]], list[torch.Tensor]], batches: Sequence[MicroBatch], share: Share) -> torch.Tensor:

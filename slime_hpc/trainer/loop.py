@@ -52,6 +52,8 @@ class TrainingLoop:
         held = roster.gather(experiment, self._blueprint, self._algorithm, policy, self._place, self._context.run)
         if start:
             checkpoint.load(self._context.run, start, policy, held.optimization, held.critic)
+        if held.kept:
+            held.kept.keep(start)
         transport = self._connect(start)
         try:
             self._push(transport, policy, start)
@@ -111,6 +113,8 @@ class TrainingLoop:
         self._occupancy.to_trainer()
         own = share.read(path, self._experiment, self._algorithm, held.policy, self._place)
         values = step.train(number, own, self._experiment, self._algorithm, held, self._place)
+        if held.kept:
+            held.kept.keep(number)
         self._report("train", step=number, **values, seconds_wait=seconds_wait)
 
     def _push(self, transport: WeightTransport, policy: Policy, version: int) -> None:

@@ -17,8 +17,8 @@ from slime_hpc.trainer.microbatch import MicroBatch
 from slime_hpc.trainer.share import Share
 
 BY_TOKEN = (
-    "logprob_abs_diff_mean", "logprob_abs_diff_mean_unrouted", "kl", "teacher_kl", "entropy", "clip_fraction", *mismatch.BY_TOKEN,
-    "correction_weight", "correction_bounded", "rejected_fraction", "vetoed_fraction", "off_policy_fraction",
+    "logprob_abs_diff_mean", "logprob_abs_diff_mean_unrouted", "old_version_missing", "kl", "teacher_kl", "entropy", "clip_fraction",
+    *mismatch.BY_TOKEN, "correction_weight", "correction_bounded", "rejected_fraction", "vetoed_fraction", "off_policy_fraction",
 )  # fmt: skip
 SUMS = ("loss", "trained", "samples", *BY_TOKEN, *mismatch.BY_SAMPLE)
 MAXIMA = ("logprob_abs_diff_max", "ratio_max")

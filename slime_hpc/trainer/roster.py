@@ -10,6 +10,7 @@ from slime_hpc.errors import ConfigError
 from slime_hpc.run_folder import RunFolder
 from slime_hpc.trainer import checkpoint, weights
 from slime_hpc.trainer.critic import Critic
+from slime_hpc.trainer.kept import Kept
 from slime_hpc.trainer.model import Blueprint, build, transformer_config
 from slime_hpc.trainer.optimizer import Optimization
 from slime_hpc.trainer.parallel import Place
@@ -27,6 +28,8 @@ class Roster:
     reference: Policy | None = None
     """The policy before the first RL step."""
     teacher: Policy | None = None
+    kept: Kept | None = None
+    """Past weights of the policy."""
 
 
 def make_policy(experiment: Experiment, blueprint: Blueprint, place: Place, *, trainable: bool = True) -> Policy:
@@ -42,16 +45,17 @@ def load_folder(policy: Policy, experiment: Experiment, blueprint: Blueprint) ->
 
 def gather(experiment: Experiment, blueprint: Blueprint, parts: Parts, policy: Policy, place: Place, run: RunFolder) -> Roster:
     """The models beside a policy that holds its first weights. Raises ConfigError and DataError. Collective."""
-    trainer, section = experiment.trainer, experiment.critic
+    trainer, section, algorithm = experiment.trainer, experiment.critic, experiment.algorithm
     if parts.advantage.critic != (section is not None):
         needs = "needs" if parts.advantage.critic else "does not use"
-        raise ConfigError(f"algorithm.advantage = {experiment.algorithm.advantage!r} {needs} the table [critic].", where="critic")
+        raise ConfigError(f"algorithm.advantage = {algorithm.advantage!r} {needs} the table [critic].", where="critic")
     return Roster(
         policy=policy,
         optimization=Optimization(policy, trainer.optimizer, steps=experiment.steps, max_skipped=trainer.max_skipped_updates),
         critic=Critic(experiment, section, blueprint, place, like=policy.model) if section else None,
-        reference=_reference(experiment, blueprint, place, run) if experiment.algorithm.kl_coef else None,
+        reference=_reference(experiment, blueprint, place, run) if algorithm.kl_coef else None,
         teacher=_teacher(experiment, place) if experiment.teacher else None,
+        kept=Kept(policy.model, past=algorithm.kept_versions) if algorithm.old_logprobs == "generator" else None,
     )
 
 

@@ -39,6 +39,10 @@ class Share:
     sample_R: torch.Tensor
     """Which of the rank's samples the token belongs to, ascending."""
     engine_logprob_R: torch.Tensor
+    version_R: torch.Tensor
+    """Version of the weights that drew the first token of the token's answer."""
+    versions: tuple[int, ...]
+    """All of them in the whole batch, ascending: alike on all ranks."""
     counts: dict[str, float]
     """Of the whole batch: tokens, samples longer than a micro-batch may be, and the fraction of samples with score 0."""
 
@@ -46,8 +50,8 @@ class Share:
 def read(path: Path, experiment: Experiment, parts: Parts, policy: Policy, place: Place) -> Share:
     """This rank's share of the batch. Raises DataError for a file that is not whole, or whose parts do not fit together."""
     lengths_N, group_N = hdf5.read_lengths(path)
-    columns = hdf5.read_columns(path, ("reward_N", "loss_mask_R", "response_offsets", "index_N"))
-    check(path, lengths_N, columns)
+    columns = hdf5.read_columns(path, ("reward_N", "loss_mask_R", "response_offsets", "index_N", "weight_version_N"))
+    check(path, lengths_N, columns, hdf5.read_sizes(path))
     trainer = experiment.trainer
     updates = schedule(lengths_N, group_N, dp_size=place.dp_size, tokens_cap=trainer.tokens_per_gpu, updates=trainer.updates_per_step)
     rows = np.array(sorted(i for update in updates for batch in update.ranks[place.dp_rank] for i in batch), np.int64)
@@ -74,6 +78,8 @@ def read(path: Path, experiment: Experiment, parts: Parts, policy: Policy, place
         mask_R=tensor(batch.loss_mask_R.astype(bool)),
         sample_R=tensor(np.repeat(np.arange(len(rows)), lengths_own)),
         engine_logprob_R=tensor(batch.logprobs_R),
+        version_R=tensor(np.repeat(batch.weight_version_N, lengths_own)),
+        versions=tuple(np.unique(columns["weight_version_N"]).tolist()),
         counts={
             "tokens": int(lengths_N.sum()),
             "oversized_samples": int((lengths_N > trainer.tokens_per_gpu).sum()),

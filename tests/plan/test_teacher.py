@@ -62,6 +62,14 @@ def test_a_missing_teacher_is_named_by_its_own_key(make_experiment, make_topolog
     assert caught.value.where == "teacher.path"
 
 
+def test_a_dense_model_has_no_routes(make_experiment, make_topology):
+    with pytest.raises(PlanError, match="without experts") as caught:
+        plan_job(make_experiment(algorithm__route_replay=True), make_topology())
+    assert caught.value.where == "algorithm.route_replay"
+    with pytest.raises(ConfigError, match="compares with the replay"):
+        make_experiment(algorithm__route_replay_compare=True)
+
+
 @pytest.mark.parametrize(
     ("changes", "what"), [({"algorithm__advantage": "gae"}, "needs the table \\[critic\\]"), ({"critic": {}}, "does not use \\[critic\\]")]
 )

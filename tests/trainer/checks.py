@@ -98,6 +98,8 @@ def main() -> None:
     results = {case.name: run_case.run(case, folder) for case in CASES if case.world == world}
     results["resharded"] = run_case.reshard(folder)
     results["not_finite"] = run_case.not_finite(folder)
+    if world < 4:
+        results |= {"kept": run_case.kept(folder), "odd": run_case.odd(folder)}
     if world == 1:
         results |= {"bf16": run_case.bf16(folder), "logits": run_case.gradient_of_logits(), "foreign": run_case.foreign(folder)}
     if rank == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,17 @@ from megatron.core import parallel_state
 
 from slime_hpc.algo import registry
 from slime_hpc.config.schema import Experiment
+from slime_hpc.data.collate import collate
 from slime_hpc.data.sample import Sample
-from slime_hpc.errors import RunError
+from slime_hpc.errors import DataError, RunError
 from slime_hpc.run_folder import RunFolder
+from slime_hpc.store import hdf5
 from slime_hpc.trainer import checkpoint, parallel, roster, share, step, weights
+from slime_hpc.trainer.estimate import estimate, flat
 from slime_hpc.trainer.logprob import from_logits
+from slime_hpc.trainer.meter import Meter
 from slime_hpc.trainer.model import Blueprint
+from slime_hpc.trainer.objective import SUMS
 from slime_hpc.trainer.roster import Roster
 from tests.trainer import plain, tiny
 
@@ -161,6 +167,72 @@ def not_finite(folder: Path) -> dict[str, Any]:
     dist.all_gather_object(told, stopped)
     parallel_state.destroy_model_parallel()
     return {"values": values, "same": all(torch.equal(after[n], before[n]) for n in before), "stopped": told}
+
+
+def kept(folder: Path) -> dict[str, Any]:
+    """Train a step; then on answers of which half were drawn before it: whose log-probs the ratio divides by, and what is left of it."""
+    batch = folder / "batch-versions.h5"
+    if dist.get_rank() == 0:
+        tiny.write_batch(batch, stale=1)
+    dist.barrier()
+    built = Built(tiny.experiment(folder / "qwen3-False", algorithm={"old_logprobs": "generator"}))
+    held = built.models()
+    assert held.kept is not None
+    own = share.read(batch, built.experiment, built.parts, built.policy, built.place)
+    batches = [packed for update in own.updates for packed in update]
+    by_version = []
+    for number in (1, 2):
+        held.kept.keep(number - 1)
+        by_version.append(flat(lambda given: built.policy.logprobs(given, temperature=tiny.TEMPERATURE), batches, own))
+        if number == 1:
+            built.train(number, batch, held)
+    before = built.exported()
+    meter = Meter(built.place, sums=SUMS, maxima=())
+    old_R = estimate(own, held, built.experiment, built.parts, meter).old_R
+    after = built.exported()
+    assert old_R is not None
+    held.kept.keep(5)
+    held.kept.keep(6)
+    missing = built.train(7, batch, held)["old_version_missing"]
+    parallel_state.destroy_model_parallel()
+    return {
+        "old": float((old_R - torch.where(own.version_R == 1, by_version[1], by_version[0])).abs().max()),
+        "apart": float((by_version[1] - by_version[0]).abs().max()),
+        "same": all(torch.equal(after[name], before[name]) for name in before),
+        "missing": meter.join()["old_version_missing"],
+        "gone": missing,
+    }
+
+
+def odd(folder: Path) -> dict[str, Any]:
+    """Batches that teach nothing, are too long for a micro-batch, or do not fit together: what each does, and what every rank is told."""
+    names = ("equal", "empty", "short")
+    paths = {name: folder / f"batch-{name}.h5" for name in names}
+    if dist.get_rank() == 0:
+        samples = tiny.write_batch(folder / "samples.h5")
+        equal = [dataclasses.replace(sample, reward=0.5) for sample in samples]
+        hdf5.seal(paths["equal"], collate(equal, step=1, weight_version=0))
+        hdf5.seal(paths["empty"], collate([], step=1, weight_version=0))
+        whole = collate(samples, step=1, weight_version=0)
+        hdf5.seal(paths["short"], dataclasses.replace(whole, logprobs_R=whole.logprobs_R[:-1]))
+    dist.barrier()
+    built = Built(tiny.experiment(folder / "qwen3-False", tokens_per_gpu=20))
+    held, before = built.models(), built.exported()
+    values = built.train(1, paths["equal"], held)
+    refused = {}
+    for name in names[1:]:
+        said: list[Any] = [None] * dist.get_world_size()
+        try:
+            built.train(2, paths[name], held)
+            own = ""
+        except DataError as error:
+            own = str(error)
+        dist.all_gather_object(said, own)
+        refused[name] = said
+    # The parameters that are decayed move by that alone.
+    moved = {name: float((tensor - before[name]).abs().max()) for name, tensor in built.exported().items() if "norm" in name}
+    parallel_state.destroy_model_parallel()
+    return {"values": values, "refused": refused, "moved": max(moved.values(), default=0.0)}
 
 
 def foreign(folder: Path) -> str:

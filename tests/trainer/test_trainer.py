@@ -116,6 +116,38 @@ def test_an_update_that_is_not_finite_is_skipped_and_too_many_stop_all_ranks(res
     assert all("update 1 of 1 of step 2" in what and "batch-nan.h5" in what for what in figures["stopped"])
 
 
+@pytest.mark.parametrize("world", [1, 2])
+def test_the_ratio_divides_by_the_weights_that_drew_each_answer(results: dict[int, dict[str, Any]], world: int) -> None:
+    figures = results[world]["kept"]
+    assert figures["apart"] > 1e-3
+    assert figures["old"] < 1e-6
+    assert figures["same"]
+    assert (figures["missing"], figures["gone"]) == (0, 1)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_batch_that_teaches_nothing_leaves_the_weights_as_they_are(results: dict[int, dict[str, Any]], world: int) -> None:
+    figures = results[world]["odd"]
+    assert figures["values"]["zero_advantage_fraction"] == 1
+    assert (figures["values"]["loss"], figures["values"]["grad_norm"], figures["values"]["skipped_updates"]) == (0, 0, 0)
+    assert figures["moved"] == 0
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_samples_longer_than_a_micro_batch_are_trained_alone_and_counted(results: dict[int, dict[str, Any]], world: int) -> None:
+    values = results[world]["odd"]["values"]
+    assert 0 < values["oversized_samples"] < 16
+    assert values["trained_tokens"] == results[1]["qwen3"]["values"][0]["trained_tokens"]
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize(("name", "what"), [("empty", "holds no sample"), ("short", "logprobs_R has")])
+def test_every_rank_refuses_a_batch_that_is_not_whole(results: dict[int, dict[str, Any]], world: int, name: str, what: str) -> None:
+    said = results[world]["odd"]["refused"][name]
+    assert len(said) == world
+    assert all(what in words and f"batch-{name}.h5" in words for words in said)
+
+
 def test_a_checkpoint_of_another_model_is_named_as_such(results: dict[int, dict[str, Any]]) -> None:
     assert "is of another model" in results[1]["foreign"]
     assert "tied False instead of True" in results[1]["foreign"]

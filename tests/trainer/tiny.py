@@ -79,8 +79,8 @@ def experiment(folder: Path, **trainer: Any) -> Experiment:
     )
 
 
-def write_batch(path: Path, *, seed: int = 7, broken: int | None = None) -> list[Sample]:
-    """16 samples in 4 groups, of different lengths, one with masked tokens; `broken` has no log-probs."""
+def write_batch(path: Path, *, seed: int = 7, broken: int | None = None, stale: int = 0) -> list[Sample]:
+    """16 samples in 4 groups, of different lengths, one with masked tokens; `broken` has no log-probs, odd ones are of version `stale`."""
     random = np.random.default_rng(seed)
     samples = []
     for i in range(16):
@@ -95,7 +95,7 @@ def write_batch(path: Path, *, seed: int = 7, broken: int | None = None) -> list
                 response_tokens_R=random.integers(0, VOCAB, response).astype(np.int32),
                 logprobs_R=random.normal(-5, 1, response).astype(np.float32) * (np.nan if i == broken else 1),
                 loss_mask_R=mask, reward=float(random.random()), reward_failed=False, finish=Finish.STOP,
-                weight_version=0, weight_version_last=0, text="",
+                weight_version=stale * (i % 2), weight_version_last=stale * (i % 2), text="",
             )
         )  # fmt: skip
     path.unlink(missing_ok=True)
