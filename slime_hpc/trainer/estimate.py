@@ -41,26 +41,10 @@ class Estimate:
 
 def estimate(share: Share, models: Roster, experiment: Experiment, parts: Parts, meter: Meter) -> Estimate:
     """All passes without gradients, and the advantages. Collective."""
-    algorithm, temperature = experiment.algorithm, experiment.rollout.temperature
-    batches = [batch for update in share.updates for batch in update]
-
-    free = [batch.unrouted() for batch in batches]
-
-    def logprobs(policy: Policy | None, given: Sequence[MicroBatch]) -> torch.Tensor | None:
-        return flat(lambda own: policy.logprobs(own, temperature=temperature), given, share) if policy else None
-
-    in_reward = models.reference is not None and algorithm.kl_in == "reward"
-    old_R = None
-    if models.kept is not None:
-        old_R = _of_generators(models.kept, share, lambda: logprobs(models.policy, batches), meter)
-    elif len(share.updates) > 1 or in_reward or models.teacher:
-        old_R = logprobs(models.policy, batches)
-    reference_R, teacher_R = logprobs(models.reference, free), logprobs(models.teacher, free)
-    if algorithm.route_replay_compare and (unrouted_R := logprobs(models.policy, free)) is not None:
-        meter.add("logprob_abs_diff_mean_unrouted", (unrouted_R - share.engine_logprob_R).abs()[share.mask_R].sum())
-    value_R = flat(models.critic.values, batches, share) if models.critic else None
+    algorithm = experiment.algorithm
+    old_R, reference_R, teacher_R, value_R = _passes(share, models, experiment, meter)
     penalty_R = None
-    if in_reward and old_R is not None and reference_R is not None:
+    if algorithm.kl_in == "reward" and old_R is not None and reference_R is not None:
         kl_R = parts.kl(old_R, reference_R)
         meter.add("kl", kl_R[share.mask_R].sum())
         penalty_R = algorithm.kl_coef * kl_R
@@ -74,14 +58,35 @@ def estimate(share: Share, models: Roster, experiment: Experiment, parts: Parts,
     return Estimate(advantage_R=advantage_R, old_R=old_R, reference_R=reference_R, value_R=value_R, return_R=return_R)
 
 
-def _of_generators(kept: Kept, share: Share, logprobs: Callable[[], torch.Tensor | None], meter: Meter) -> torch.Tensor:
+def _passes(share: Share, models: Roster, experiment: Experiment, meter: Meter) -> tuple[torch.Tensor | None, ...]:
+    """Old log-probs, those of reference and teacher, and values; None for what nothing asks for."""
+    algorithm, temperature = experiment.algorithm, experiment.rollout.temperature
+    routed = [batch for update in share.updates for batch in update]
+    free = [batch.unrouted() for batch in routed]
+
+    def logprobs(policy: Policy, batches: Sequence[MicroBatch]) -> torch.Tensor:
+        return flat(lambda given: policy.logprobs(given, temperature=temperature), batches, share)
+
+    old_R = None
+    if models.kept is not None:
+        old_R = _of_generators(models.kept, share, lambda: logprobs(models.policy, routed), meter)
+    elif len(share.updates) > 1 or models.teacher or (models.reference and algorithm.kl_in == "reward"):
+        old_R = logprobs(models.policy, routed)
+    if algorithm.route_replay_compare:
+        difference_R = (logprobs(models.policy, free) - share.engine_logprob_R).abs()
+        meter.add("logprob_abs_diff_mean_unrouted", difference_R[share.mask_R].sum())
+    reference_R = logprobs(models.reference, free) if models.reference else None
+    teacher_R = logprobs(models.teacher, free) if models.teacher else None
+    return old_R, reference_R, teacher_R, flat(models.critic.values, routed, share) if models.critic else None
+
+
+def _of_generators(kept: Kept, share: Share, logprobs: Callable[[], torch.Tensor], meter: Meter) -> torch.Tensor:
     """Log-probs of each answer's tokens by the weights that drew it, or the nearest kept ones: a pass for each of the batch's versions."""
     old_R = torch.zeros_like(share.engine_logprob_R)
     for version in share.versions:
         nearest = kept.nearest(version)
         with kept.holding(nearest):
             values_R = logprobs()
-        assert values_R is not None
         own_R = share.version_R == version
         old_R = torch.where(own_R, values_R, old_R)
         if nearest != version:
