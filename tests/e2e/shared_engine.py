@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import shutil
 import sys
 import threading
@@ -22,7 +23,7 @@ from slime_hpc.control.endpoint import Endpoint, free_port, publish
 from slime_hpc.launch.new_run import create_run
 from slime_hpc.plan.plan_job import plan_job
 from slime_hpc.rollout import controller, engine, router
-from slime_hpc.rollout.process import ServerProcess
+from slime_hpc.rollout.process import ServerProcess, python_environment
 from slime_hpc.run_folder import RunFolder
 from slime_hpc.topology.load import load_topology
 from slime_hpc.trainer import cpu
@@ -83,21 +84,16 @@ def train(context: RoleContext, serving: Endpoint, token: Path) -> None:
     publish(context.run.endpoint(0, serving.role), serving)
     failures: list[BaseException] = []
 
-    def aside(role: RoleContext, task: object) -> threading.Thread:
-        def body() -> None:
-            try:
-                task(role)  # type: ignore[operator]
-            except BaseException as error:
-                failures.append(error)
+    def control() -> None:
+        try:
+            controller.main(of_role(context, "controller"))
+        except BaseException as error:
+            failures.append(error)
 
-        thread = threading.Thread(target=body, daemon=True)
-        thread.start()
-        return thread
-
-    own = of_role(context, "router")
-    arguments = router.router_args(own, free_port(ADDRESS, own.port_first))
-    with route(own, arguments):
-        controlling = aside(of_role(context, "controller"), controller.main)
+    # A daemon: when the trainer fails, nobody waits for a controller that waits for it.
+    controlling = threading.Thread(target=control, daemon=True)
+    with route(of_role(context, "router")):
+        controlling.start()
         main.main(context)
         controlling.join()
     if failures:
@@ -105,20 +101,16 @@ def train(context: RoleContext, serving: Endpoint, token: Path) -> None:
 
 
 @contextlib.contextmanager
-def route(context: RoleContext, arguments: dict[str, object]) -> Iterator[None]:
+def route(context: RoleContext) -> Iterator[None]:
     """A router for one run."""
-    import json
-
+    endpoint = Endpoint(role="router", rank=0, host=ADDRESS, port=free_port(ADDRESS, context.port_first), node="", pid=0)
     settings = context.run.path / "router.json"
+    arguments = router.router_args(context, endpoint.port)
     settings.write_text(json.dumps({"token_file": str(context.run.token), "router_args": arguments}))
     command = [sys.executable, "-m", "slime_hpc.rollout.router", str(settings)]
-    url = f"http://{ADDRESS}:{arguments['port']}"
-    with ServerProcess("router", command, engine.python_environment()) as server:
-        server.wait_healthy(f"{url}/liveness", timeout_s=60)
-        publish(
-            context.run.endpoint(0, "router"),
-            Endpoint(role="router", rank=0, host=ADDRESS, port=int(str(arguments["port"])), node="", pid=0),
-        )
+    with ServerProcess("router", command, python_environment()) as server:
+        server.wait_healthy(f"{endpoint.url}/liveness", timeout_s=60)
+        publish(context.run.endpoint(0, "router"), endpoint)
         yield
 
 
