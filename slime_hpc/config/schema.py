@@ -5,9 +5,10 @@ The descriptions are what `slime-hpc explain KEY` prints. Knows nothing of clust
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from slime_hpc.config.algorithms import WITH_CRITIC, AdvantageName, CorrectionName, KlName, LossName, ReducerName
 
@@ -18,6 +19,17 @@ TimeLimit = Annotated[str, Field(pattern=r"^([0-9]+-[0-9]+(:[0-9]+){0,2}|[0-9]+(
 """sbatch(1) --time: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds."""
 Mount = Annotated[str, Field(pattern=r"^[^:,]+:[^:,]+(:[^:,]+)?$")]
 """host:container[:flags]; a comma separates mounts on the command line of some runtimes, so none can be in a path."""
+
+
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}.") from error
+    return pattern
+
+
+Regex = Annotated[str, AfterValidator(_compiles)]
 
 
 class Section(BaseModel):
@@ -289,16 +301,35 @@ class Trainer(Section):
         default=False,
         description="Split activations along the sequence between tensor-parallel ranks; experts with tensor_parallel > 1 need it.",
     )
-    tokens_per_gpu: Positive = Field(default=9216, description="Most tokens in a packed micro-batch.")
+    tokens_per_gpu: Positive = Field(
+        default=9216, description="Most tokens of a packed micro-batch on one rank; context-parallel ranks share one that is larger."
+    )
     updates_per_step: Positive = Field(default=1, description="Optimizer updates per batch; must divide rollout.prompts_per_step.")
     max_skipped_updates: NonNegative = Field(
         default=3,
         description="Updates in a row that are skipped because their loss or gradient is NaN or infinite; one more ends the run.",
     )
     recompute: bool = Field(default=False, description="Recompute activations in the backward pass.")
+    freeze: list[Regex] = Field(
+        default_factory=list,
+        description="Regular expressions; a weight stays as it is when one is found in its Hugging Face name, e.g. 'mlp.gate.weight$'. "
+        "Those that Megatron holds in one tensor stay together: q, k and v; gate and up.",
+    )
     threads: NonNegative = Field(default=0, description="CPU threads of a rank; 0 = the rank's share of its node.")
     optimizer: Optimizer = Field(default_factory=Optimizer, description="Optimizer of the RL steps.")
-    megatron: dict[str, Any] = Field(default_factory=dict, description="Passed through to Megatron's TransformerConfig.")
+    megatron: dict[str, Any] = Field(
+        default_factory=dict, description="Passed through to Megatron's TransformerConfig, or OptimizerConfig: to that which has the key."
+    )
+
+    @property
+    def model_ranks(self) -> int:
+        """Ranks that hold one replica of the model, or share its sequences."""
+        return self.tensor_parallel * self.pipeline_parallel * self.context_parallel
+
+    @property
+    def tokens_per_pack(self) -> int:
+        """Most tokens of a micro-batch over all its context-parallel ranks."""
+        return self.tokens_per_gpu * self.context_parallel
 
 
 class Sync(Section):
@@ -320,6 +351,9 @@ class Checkpoint(Section):
 
     interval: NonNegative = Field(default=20, description="Save every so many steps, and after the last; 0 = only after the last.")
     keep: Positive = Field(default=3, description="Newest checkpoints to keep.")
+    asynchronous: bool = Field(
+        default=False, description="Write them in processes of their own while training goes on; memory for a copy of the state is needed."
+    )
 
 
 class SlurmJob(Section):

@@ -58,6 +58,8 @@ class ModelConfig:
     max_positions: int
     rotary_dim: int
     """How many dimensions of a head are rotated by position."""
+    qkv_bias: bool = False
+    qk_norm: bool = False
     experts: Experts | None = None
     latent: LatentAttention | None = None
 
@@ -143,6 +145,8 @@ def _sizes(architecture: str, values: dict[str, Any]) -> ModelConfig:
         tied=bool(values.get("tie_word_embeddings", False)),
         max_positions=int(values.get("max_position_embeddings", 0)),
         rotary_dim=latent.rotary_dim if latent else int(head_dim * _rotated_fraction(architecture, values)),
+        qkv_bias=architecture == "Qwen2ForCausalLM" or (architecture.startswith("Glm4") and bool(values.get("attention_bias", False))),
+        qk_norm=architecture.startswith("Qwen3") or bool(values.get("use_qk_norm", False)),
         experts=_experts(architecture, values, layers),
         latent=latent,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from slime_hpc.config.schema import Experiment, RolloutGroup
+from slime_hpc.config.schema import Experiment, RolloutGroup, Trainer
 from slime_hpc.errors import PlanError
 from slime_hpc.plan.job import PORTS_PER_TASK, RolePlan
 from slime_hpc.topology.schema import Topology
@@ -86,10 +86,10 @@ def _check_colocated(experiment: Experiment, topology: Topology, ranks: int) -> 
 def trainer_ranks_per_node(experiment: Experiment, topology: Topology) -> int:
     """GPUs (CPU: ranks) of the trainer on each of its nodes."""
     trainer = experiment.trainer
-    model_parallel = trainer.tensor_parallel * trainer.pipeline_parallel
+    model_ranks = trainer.model_ranks
     ranks = trainer.gpus_per_node
     if ranks == 0:
-        ranks = topology.node.gpus if topology.accelerator == "cuda" else max(1, math.ceil(model_parallel / trainer.nodes))
+        ranks = topology.node.gpus if topology.accelerator == "cuda" else max(1, math.ceil(_least_ranks(trainer) / trainer.nodes))
     if ranks > topology.node.gpus:
         raise PlanError(
             f"trainer.gpus_per_node = {ranks}; a node of {topology.name!r} has {topology.node.gpus}.",
@@ -97,14 +97,19 @@ def trainer_ranks_per_node(experiment: Experiment, topology: Topology) -> int:
             fix=f"at most {topology.node.gpus}",
         )
     world = ranks * trainer.nodes
-    if world % model_parallel:
+    if world % model_ranks:
         raise PlanError(
             f"{trainer.nodes} nodes x {ranks} = {world} ranks do not divide by tensor_parallel {trainer.tensor_parallel} x "
-            f"pipeline_parallel {trainer.pipeline_parallel} = {model_parallel}.",
-            where="trainer.nodes, trainer.gpus_per_node, trainer.tensor_parallel, trainer.pipeline_parallel",
-            fix=f"make the number of ranks a multiple of {model_parallel}",
+            f"pipeline_parallel {trainer.pipeline_parallel} x context_parallel {trainer.context_parallel} = {model_ranks}.",
+            where="trainer.nodes, trainer.gpus_per_node, trainer.tensor_parallel, trainer.pipeline_parallel, trainer.context_parallel",
+            fix=f"make the number of ranks a multiple of {model_ranks}",
         )
     return ranks
+
+
+def _least_ranks(trainer: Trainer) -> int:
+    """Ranks of one replica, or of as many as it takes to place every expert once."""
+    return math.lcm(trainer.model_ranks, trainer.pipeline_parallel * trainer.expert_parallel * trainer.expert_tensor_parallel)
 
 
 def group_nodes(group: RolloutGroup, topology: Topology, index: int) -> int:

@@ -11,6 +11,7 @@ from slime_hpc.errors import PlanError
 from slime_hpc.plan.job import JobPlan, MemoryEstimate
 from slime_hpc.plan.memory import estimate
 from slime_hpc.plan.model_config import ModelConfig, read_model_config
+from slime_hpc.plan.parallel_rules import check_experts, check_parallel
 from slime_hpc.plan.partition import partition, trainer_ranks_per_node
 from slime_hpc.plan.site_rules import check_site
 from slime_hpc.plan.teacher import read_teacher
@@ -20,12 +21,13 @@ from slime_hpc.topology.schema import Topology
 def plan_job(experiment: Experiment, topology: Topology) -> JobPlan:
     """The plan. Raises PlanError or DataError; has no effect but reading."""
     model = read_model_config(Path(experiment.model.path), needs_weights=experiment.model.init == "pretrained")
-    _check_parallel(experiment, model)
+    check_parallel(experiment, model)
     teacher = read_teacher(experiment, model) if experiment.teacher else None
     _check_routes(experiment, model)
     roles = partition(experiment, topology)
     ranks = trainer_ranks_per_node(experiment, topology) * experiment.trainer.nodes
-    data_parallel = ranks // (experiment.trainer.tensor_parallel * experiment.trainer.pipeline_parallel)
+    data_parallel = ranks // experiment.trainer.model_ranks
+    check_experts(experiment, model, ranks)
     _check_batch(experiment, data_parallel)
     _check_lengths(experiment, model)
     num_nodes = 1 + max(role.nodes[-1] for role in roles)
@@ -55,41 +57,6 @@ def check_prompt_files(experiment: Experiment) -> None:
 
 def _read(path: Path, prompt_key: str, answer_key: str, where: str) -> None:
     read_prompts(path, prompt_key=prompt_key, answer_key=answer_key, where=where)
-
-
-def _check_parallel(experiment: Experiment, model: ModelConfig) -> None:
-    trainer = experiment.trainer
-    engine_sizes = [(f"rollout.groups[{i}].gpus_per_engine", g.gpus_per_engine) for i, g in enumerate(experiment.rollout.groups)]
-    for key, size in [("trainer.tensor_parallel", trainer.tensor_parallel), *engine_sizes]:
-        for what, count in (
-            ("attention heads", model.num_heads),
-            ("key-value heads", model.num_kv_heads),
-            ("feed-forward channels", model.ffn_size),
-        ):
-            if count % size:
-                raise PlanError(
-                    f"{count} {what} do not divide by {key} = {size} ({count} / {size} = {count / size:g}).",
-                    where=f"{key}; {experiment.model.path}/config.json",
-                    fix=f"use a divisor of {count}: {', '.join(str(d) for d in range(1, count + 1) if count % d == 0)}",
-                )
-    if trainer.sequence_parallel and trainer.tensor_parallel == 1:
-        raise PlanError(
-            "trainer.sequence_parallel splits activations between tensor-parallel ranks; there is one.",
-            where="trainer.sequence_parallel, trainer.tensor_parallel",
-            fix="remove trainer.sequence_parallel, or raise trainer.tensor_parallel",
-        )
-    if model.num_layers % trainer.pipeline_parallel:
-        raise PlanError(
-            f"{model.num_layers} layers do not divide by trainer.pipeline_parallel = {trainer.pipeline_parallel}.",
-            where="trainer.pipeline_parallel",
-            fix=f"use a divisor of {model.num_layers}",
-        )
-    if model.vocab_size % trainer.tensor_parallel:
-        raise PlanError(
-            f"A vocabulary of {model.vocab_size} does not divide by trainer.tensor_parallel = {trainer.tensor_parallel}.",
-            where="trainer.tensor_parallel",
-            fix=f"use a divisor of {model.vocab_size}",
-        )
 
 
 def _check_batch(experiment: Experiment, data_parallel: int) -> None:

@@ -1,19 +1,23 @@
 """Training state on disk, through Megatron's dist_checkpointing: readable at other parallel sizes, and whole or absent.
 
-A folder counts only when its COMPLETE marker, written last, is there. Step 0 (after a warm start) holds no optimizer state: there is none.
-A critic has a folder of its own inside, under the same marker.
+A folder counts only when its COMPLETE marker, written last, is there, and its files are as long as the marker says. Step 0 (after a warm
+start) holds no optimizer state: there is none. A critic has a folder of its own inside, under the same marker.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
 import shutil
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state
+from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue
 
 from slime_hpc.control.endpoint import write_atomic
 from slime_hpc.errors import RunError
@@ -23,12 +27,32 @@ from slime_hpc.trainer.policy import Policy
 
 MARKER = "COMPLETE"
 _CRITIC = "critic"
+_LOG = logging.getLogger(__name__)
 
 
 def complete_steps(run: RunFolder) -> list[int]:
-    """Steps with a complete checkpoint, ascending."""
-    markers = run.checkpoints.glob(f"step_*/{MARKER}")
-    return sorted(int(marker.parent.name.removeprefix("step_")) for marker in markers)
+    """Steps with a complete checkpoint, ascending. One whose files are not those that its marker lists is skipped, with a warning."""
+    return [_step(marker) for marker in sorted(run.checkpoints.glob(f"step_*/{MARKER}")) if _whole(marker)]
+
+
+def _step(marker: Path) -> int:
+    return int(marker.parent.name.removeprefix("step_"))
+
+
+def _whole(marker: Path) -> bool:
+    try:
+        files: dict[str, int] = json.loads(marker.read_text(encoding="utf-8")).get("files", {})
+    except ValueError:
+        _LOG.warning("Checkpoint %s is skipped: its marker is not JSON.", marker.parent)
+        return False
+    for name, size in files.items():
+        path = marker.parent / name
+        found = path.stat().st_size if path.is_file() else None
+        if found != size:
+            what = "is missing" if found is None else f"has {found} bytes instead of {size}"
+            _LOG.warning("Checkpoint %s is skipped: %s %s.", marker.parent, name, what)
+            return False
+    return True
 
 
 class Trained(Protocol):
@@ -38,24 +62,82 @@ class Trained(Protocol):
     optimization: Optimization
 
 
+class Saves:
+    """Writes checkpoints of one run; asynchronous ones are written by a process of their own, one at a time, while training goes on.
+
+    Every method is called on all ranks together.
+    """
+
+    def __init__(self, run: RunFolder, *, asynchronous: bool = False) -> None:
+        self._run = run
+        self._queue = AsyncCallsQueue(persistent=False) if asynchronous else None
+        self._finish: Callable[[], None] | None = None
+
+    def save(self, step: int, policy: Policy, optimization: Optimization | None, critic: Trained | None = None) -> float:
+        """Save the state after `step`, once an earlier save is done; seconds that training had to wait."""
+        start = time.monotonic()
+        self.settle(wait=True)
+        folder = self._run.checkpoint(step)
+        marker = {"step": step, "optimizer": optimization is not None, "model": _sizes(policy)}
+        beside = {_CRITIC: _state(critic.policy, critic.optimization, loading=False)} if critic else {}
+        write(folder, _state(policy, optimization, loading=False), marker, self._queue, beside=beside)
+        if self._queue is not None:
+            self._finish = functools.partial(_mark, folder, marker)
+        return time.monotonic() - start
+
+    def settle(self, *, wait: bool) -> None:
+        """Complete a save that is done; `wait` for it otherwise. Raises RunError when it failed."""
+        if self._queue is None or self._finish is None:
+            return
+        try:
+            self._queue.maybe_finalize_async_calls(blocking=wait)
+        except Exception as error:
+            raise RunError(f"Checkpoint could not be written: {error}", where=str(self._run.checkpoints), fix="see the disk") from error
+        if not self._queue.get_num_unfinalized_calls():
+            self._finish()
+            self._finish = None
+
+
+def write(
+    folder: Path,
+    state: dict[str, Any],
+    marker: dict[str, Any],
+    queue: AsyncCallsQueue | None = None,
+    *,
+    beside: Mapping[str, dict[str, Any]] | None = None,
+) -> None:
+    """Write a sharded state as a complete checkpoint, others `beside` it in folders of these names. Collective.
+
+    With a queue the marker is left to `_mark`.
+    """
+    states = {folder: state, **{folder / name: other for name, other in (beside or {}).items()}}
+    if dist.get_rank() == 0:
+        # First the marker: a folder that is being rewritten must not count. What a killed attempt left here is no checkpoint.
+        (folder / MARKER).unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        for path in states:
+            path.mkdir(parents=True, mode=0o700)
+    dist.barrier()
+    for path, sharded in states.items():
+        request = dist_checkpointing.save(sharded, str(path), async_sharded_save=queue is not None)
+        if queue is not None:
+            queue.schedule_async_request(request)
+    if queue is None:
+        _mark(folder, marker)
+
+
+def _mark(folder: Path, marker: dict[str, Any]) -> None:
+    """Say that all files are there. Collective."""
+    dist.barrier()
+    if dist.get_rank() == 0:
+        files = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+        write_atomic(folder / MARKER, json.dumps({**marker, "files": files, "time": time.time()}))
+    dist.barrier()
+
+
 def save(run: RunFolder, step: int, policy: Policy, optimization: Optimization | None, critic: Trained | None = None) -> float:
     """Save the state after `step`; seconds it took. Collective."""
-    start = time.monotonic()
-    folder = run.checkpoint(step)
-    if dist.get_rank() == 0:
-        # What a killed attempt left here is no checkpoint.
-        shutil.rmtree(folder, ignore_errors=True)
-        (folder / _CRITIC if critic else folder).mkdir(parents=True, mode=0o700)
-    dist.barrier()
-    dist_checkpointing.save(_state(policy, optimization, loading=False), str(folder))
-    if critic:
-        dist_checkpointing.save(_state(critic.policy, critic.optimization, loading=False), str(folder / _CRITIC))
-    dist.barrier()
-    if dist.get_rank() == 0:
-        marker = {"step": step, "optimizer": optimization is not None, "model": _sizes(policy), "time": time.time()}
-        write_atomic(folder / MARKER, json.dumps(marker))
-    dist.barrier()
-    return time.monotonic() - start
+    return Saves(run).save(step, policy, optimization, critic)
 
 
 def load(run: RunFolder, step: int, policy: Policy, optimization: Optimization | None, critic: Trained | None = None) -> None:
@@ -103,8 +185,9 @@ def _own_step_counts(optimization: Optimization) -> None:
 def _sizes(policy: Policy) -> dict[str, Any]:
     """What two policies must share for the weights of one to fit the other."""
     shape = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels")
-    names = (*shape, "qk_layernorm", "add_qkv_bias")
-    sizes = {name: getattr(policy.config, name) for name in names}
+    experts = ("num_moe_experts", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "kv_lora_rank")
+    names = (*shape, "qk_layernorm", "add_qkv_bias", *experts)
+    sizes = {name: getattr(policy.config, name, None) for name in names}
     return {**sizes, "vocab_size": policy.model.vocab_size, "tied": policy.model.share_embeddings_and_output_weights}
 
 

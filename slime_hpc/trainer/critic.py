@@ -70,8 +70,9 @@ class Critic:
         """Begins as `like`, the policy's stage on this rank."""
         config = transformer_config(blueprint, experiment)
         self.policy = Policy(_model(blueprint, config, place, like), config, place)
+        trainer = experiment.trainer
         self.optimization = Optimization(
-            self.policy, section.optimizer, steps=experiment.steps, max_skipped=experiment.trainer.max_skipped_updates
+            self.policy, section.optimizer, steps=experiment.steps, max_skipped=trainer.max_skipped_updates, options=trainer.megatron
         )
         self._section = section
         self._place = place

@@ -51,5 +51,5 @@ def _layer(config: TransformerConfig, sizes: ModelConfig, *, experts: bool) -> M
         attention.q_layernorm = attention.k_layernorm = RMSNorm
     if experts:
         parts.mlp.submodules.router = PackedRouter
-    FAMILIES[sizes.architecture].adapt(layer, sizes)
+    FAMILIES[sizes.architecture].adapt(layer, config)
     return layer

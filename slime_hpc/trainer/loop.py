@@ -43,6 +43,7 @@ class TrainingLoop:
         self._controller: Controller | None = ControllerClient(context) if place.rank == 0 else None
         self._engines: list[Endpoint] = []
         self._occupancy: Occupancy = Apart()
+        self._saves = checkpoint.Saves(context.run, asynchronous=self._experiment.checkpoint.asynchronous)
 
     def run(self) -> None:
         """Until the last step is trained, pushed and saved; when the attempt is to be parked, until the step reached is saved."""
@@ -65,10 +66,12 @@ class TrainingLoop:
                     return
                 self._step(number, path, held, seconds_wait=time.monotonic() - asked)
                 self._push(transport, policy, number)
+                self._saves.settle(wait=False)
                 if self._due(number):
                     self._save(number, held)
         finally:
             transport.close()
+        self._saves.settle(wait=True)
         self._tell(lambda controller: controller.finish(experiment.steps))
 
     def _first_weights(self, policy: Policy) -> int:
@@ -151,15 +154,17 @@ class TrainingLoop:
     def _park(self, number: int, held: Roster) -> None:
         """Save the step reached if it is not saved yet, and say so."""
         run = self._context.run
+        self._saves.settle(wait=True)
         newest = self._relay.ask(lambda: max(checkpoint.complete_steps(run), default=0))
         if number > newest:
             self._save(number, held)
+            self._saves.settle(wait=True)
         if self._place.rank == 0:
             park.answer(run, self._context.attempt, number)
 
     def _save(self, number: int, held: Roster) -> None:
         run = self._context.run
-        seconds = checkpoint.save(run, number, held.policy, held.optimization, held.critic)
+        seconds = self._saves.save(number, held.policy, held.optimization, held.critic)
         always = frozenset({0} if self._experiment.algorithm.kl_coef else ())
         checkpoint.prune(run, keep=self._experiment.checkpoint.keep, always=always)
         self._report("checkpoint", step=number, seconds=seconds, path=str(run.checkpoint(number)))

@@ -6,7 +6,6 @@ Knows the architectures of `plan.model_config`; reads no weights.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,16 +22,18 @@ from megatron.core.tensor_parallel import (
     copy_to_tensor_model_parallel_region,
     gather_from_sequence_parallel_region,
 )
-from megatron.core.transformer import TransformerConfig
+from megatron.core.transformer import MLATransformerConfig, TransformerConfig
 
 from slime_hpc.config.schema import Experiment, Trainer
-from slime_hpc.errors import ConfigError, DataError
+from slime_hpc.errors import DataError
 from slime_hpc.plan.model_config import Experts, ModelConfig, read_model_config
 from slime_hpc.trainer import context
+from slime_hpc.trainer.latent import LatentAttention
 from slime_hpc.trainer.layers import block
 from slime_hpc.trainer.logprob import from_hidden
 from slime_hpc.trainer.microbatch import MicroBatch
 from slime_hpc.trainer.models.registry import FAMILIES
+from slime_hpc.trainer.options import configure, of_model
 from slime_hpc.trainer.rotary import PackedRotary, inverse_frequencies
 
 _UNFUSED = dict.fromkeys(
@@ -58,7 +59,7 @@ class Blueprint:
         folder = Path(experiment.model.path)
         sizes = read_model_config(folder, needs_weights=experiment.model.init == "pretrained")
         values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        for key, supported in (("attention_bias", sizes.architecture == "Qwen2ForCausalLM"), ("mlp_bias", False)):
+        for key, supported in (("attention_bias", sizes.qkv_bias), ("mlp_bias", False)):
             if values.get(key) and not supported:
                 raise DataError(f"{sizes.architecture} with {key} is not supported.", where=f"{folder / 'config.json'}: {key}")
         return cls(sizes, values)
@@ -81,6 +82,8 @@ def transformer_config(blueprint: Blueprint, experiment: Experiment) -> Transfor
         "gated_linear_unit": True,
         "activation_func": F.silu,
         "add_bias_linear": False,
+        "add_qkv_bias": sizes.qkv_bias,
+        "qk_layernorm": sizes.qk_norm,
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
         "use_cpu_initialization": True,
@@ -103,7 +106,8 @@ def transformer_config(blueprint: Blueprint, experiment: Experiment) -> Transfor
     if sizes.experts:
         values |= _expert_options(sizes.experts, trainer)
     values |= FAMILIES[sizes.architecture].options(sizes, blueprint.values)
-    return _configure(values, trainer.megatron)
+    kind = MLATransformerConfig if sizes.latent else TransformerConfig
+    return configure(kind, values, of_model(trainer.megatron, kind))
 
 
 def _expert_options(experts: Experts, trainer: Trainer) -> dict[str, Any]:
@@ -124,22 +128,6 @@ def _expert_options(experts: Experts, trainer: Trainer) -> dict[str, Any]:
         "expert_model_parallel_size": trainer.expert_parallel,
         "expert_tensor_parallel_size": trainer.expert_tensor_parallel,
     }
-
-
-def _configure(values: dict[str, Any], own: Mapping[str, Any]) -> TransformerConfig:
-    known = [field.name for field in dataclasses.fields(TransformerConfig)]
-    for key in own:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            raise ConfigError(
-                f"Megatron's TransformerConfig has no {key!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
-                where=f"trainer.megatron.{key}",
-                fix="correct or remove it",
-            )
-    try:
-        return TransformerConfig(**{**values, **own})
-    except (ValueError, AssertionError) as error:
-        raise ConfigError(f"Megatron refuses its configuration: {error}", where="trainer.megatron, trainer") from error
 
 
 class PolicyModel(GPTModel):
@@ -183,6 +171,9 @@ def build(blueprint: Blueprint, config: TransformerConfig, device: torch.device,
     _mark_shards(model)
     frequencies = inverse_frequencies(blueprint.values, sizes.rotary_dim)
     model.rotary_pos_emb = PackedRotary(frequencies, interleaved=config.rotary_interleaved)
+    for module in model.modules():
+        if isinstance(module, LatentAttention):
+            module.rotary_pos_emb = model.rotary_pos_emb
     return model.to(device)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,3 +23,16 @@ class RMSNorm(torch.nn.Module):
         if x.dtype == torch.float32:
             return torch.nn.functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
         return torch.nn.functional.rms_norm(x.float(), (x.shape[-1],), None, self.eps).to(x.dtype) * self.weight
+
+
+class PostNorm(RMSNorm):
+    """Stands in the place of Megatron's bias-dropout-add: a block's output is normed before it is added to the residual."""
+
+    def forward(self, training: bool, fused: bool) -> Callable[..., torch.Tensor]:  # type: ignore[override]
+        """Both without effect: the model has no dropout and no biases here."""
+
+        def add(output_with_bias: tuple[torch.Tensor, None], residual: torch.Tensor, _: float) -> torch.Tensor:
+            normed: torch.Tensor = super(PostNorm, self).forward(output_with_bias[0])
+            return residual + normed
+
+        return add

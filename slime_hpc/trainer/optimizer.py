@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
 from slime_hpc.config.schema import Optimizer
 from slime_hpc.errors import RunError
+from slime_hpc.trainer.options import configure, of_optimizer
 from slime_hpc.trainer.policy import Policy
 
 
@@ -39,24 +41,28 @@ class Applied:
 class Optimization:
     """The optimizer of one policy."""
 
-    def __init__(self, policy: Policy, section: Optimizer, *, steps: int, max_skipped: int) -> None:
+    def __init__(
+        self, policy: Policy, section: Optimizer, *, steps: int, max_skipped: int, options: Mapping[str, Any] | None = None
+    ) -> None:
+        """`options`: trainer.megatron, of which the optimizer takes its own. Raises ConfigError for those that Megatron refuses."""
         self._section = section
         self._steps = steps
         self._max_skipped = max_skipped
         self._skipped = 0
         dtype = policy.config.params_dtype
-        config = OptimizerConfig(
-            optimizer="adam",
-            lr=section.lr,
-            weight_decay=section.weight_decay,
-            adam_beta1=section.beta1,
-            adam_beta2=section.beta2,
-            adam_eps=section.eps,
-            clip_grad=section.clip_grad,
-            bf16=dtype == torch.bfloat16,
-            params_dtype=dtype,
-            use_distributed_optimizer=True,
-        )
+        values = {
+            "optimizer": "adam",
+            "lr": section.lr,
+            "weight_decay": section.weight_decay,
+            "adam_beta1": section.beta1,
+            "adam_beta2": section.beta2,
+            "adam_eps": section.eps,
+            "clip_grad": section.clip_grad,
+            "bf16": dtype == torch.bfloat16,
+            "params_dtype": dtype,
+            "use_distributed_optimizer": True,
+        }
+        config = configure(OptimizerConfig, values, of_optimizer(options or {}))
         self.megatron: Any = get_megatron_optimizer(config, [policy.module])
         self.parts: list[Any] = getattr(self.megatron, "chained_optimizers", [self.megatron])
 

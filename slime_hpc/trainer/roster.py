@@ -35,7 +35,10 @@ class Roster:
 def make_policy(experiment: Experiment, blueprint: Blueprint, place: Place, *, trainable: bool = True) -> Policy:
     """A policy whose weights are not yet set."""
     config = transformer_config(blueprint, experiment)
-    return Policy(build(blueprint, config, place.device), config, place, trainable=trainable)
+    model = build(blueprint, config, place.device)
+    if trainable:
+        weights.freeze(model, blueprint.sizes, experiment.trainer.freeze)
+    return Policy(model, config, place, trainable=trainable)
 
 
 def load_folder(policy: Policy, experiment: Experiment, blueprint: Blueprint) -> None:
@@ -51,7 +54,9 @@ def gather(experiment: Experiment, blueprint: Blueprint, parts: Parts, policy: P
         raise ConfigError(f"algorithm.advantage = {algorithm.advantage!r} {needs} the table [critic].", where="critic")
     return Roster(
         policy=policy,
-        optimization=Optimization(policy, trainer.optimizer, steps=experiment.steps, max_skipped=trainer.max_skipped_updates),
+        optimization=Optimization(
+            policy, trainer.optimizer, steps=experiment.steps, max_skipped=trainer.max_skipped_updates, options=trainer.megatron
+        ),
         critic=Critic(experiment, section, blueprint, place, like=policy.model) if section else None,
         reference=_reference(experiment, blueprint, place, run) if algorithm.kl_coef else None,
         teacher=_teacher(experiment, place) if experiment.teacher else None,

@@ -53,7 +53,7 @@ def read(path: Path, experiment: Experiment, parts: Parts, policy: Policy, place
     columns = hdf5.read_columns(path, ("reward_N", "loss_mask_R", "response_offsets", "index_N", "weight_version_N"))
     check(path, lengths_N, columns, hdf5.read_sizes(path))
     trainer = experiment.trainer
-    updates = schedule(lengths_N, group_N, dp_size=place.dp_size, tokens_cap=trainer.tokens_per_gpu, updates=trainer.updates_per_step)
+    updates = schedule(lengths_N, group_N, dp_size=place.dp_size, tokens_cap=trainer.tokens_per_pack, updates=trainer.updates_per_step)
     rows = np.array(sorted(i for update in updates for batch in update.ranks[place.dp_rank] for i in batch), np.int64)
     batch = hdf5.read_rows(path, rows)
     routed = experiment.algorithm.route_replay
@@ -82,7 +82,7 @@ def read(path: Path, experiment: Experiment, parts: Parts, policy: Policy, place
         versions=tuple(np.unique(columns["weight_version_N"]).tolist()),
         counts={
             "tokens": int(lengths_N.sum()),
-            "oversized_samples": int((lengths_N > trainer.tokens_per_gpu).sum()),
+            "oversized_samples": int((lengths_N > trainer.tokens_per_pack).sum()),
             "zero_advantage_fraction": float((score_N == 0).mean()),
         },
     )

@@ -47,7 +47,10 @@ def run(experiment: Experiment, section: WarmStart, policy: Policy, place: Place
     tokenizer = load_tokenizer(Path(experiment.model.path))
     order = list(range(len(items)))
     random.Random(f"{experiment.seed}-warm_start").shuffle(order)
-    optimization = Optimization(policy, section.optimizer, steps=section.steps, max_skipped=experiment.trainer.max_skipped_updates)
+    trainer = experiment.trainer
+    optimization = Optimization(
+        policy, section.optimizer, steps=section.steps, max_skipped=trainer.max_skipped_updates, options=trainer.megatron
+    )
     every = max(1, section.steps // _REPORTS)
     start = time.monotonic()
     for step in range(1, section.steps + 1):
@@ -65,7 +68,7 @@ def _step(data: _Demonstrations, experiment: Experiment, policy: Policy, place: 
     """Gradients of the mean over each answer's tokens, then over answers; this rank's part of that loss."""
     lengths = np.diff(data.token_offsets)
     samples = np.arange(len(lengths))
-    tokens_cap = experiment.trainer.tokens_per_gpu
+    tokens_cap = experiment.trainer.tokens_per_pack
     (update,) = schedule(lengths, samples, dp_size=place.dp_size, tokens_cap=tokens_cap, updates=1)
     mask_R = np.ones(int(data.response_offsets[-1]), np.uint8)
     weight_R = torch.from_numpy(token_weights(mask_R, data.response_offsets, samples.tolist(), sample_mean)).to(place.device)

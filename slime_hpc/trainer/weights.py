@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 from slime_hpc.config.schema import Experiment
-from slime_hpc.errors import DataError
+from slime_hpc.errors import ConfigError, DataError
 from slime_hpc.plan.model_config import ModelConfig
 from slime_hpc.trainer import convert
 from slime_hpc.trainer.convert import Weight
@@ -64,7 +65,7 @@ class RandomWeights:
         """Norms 1, biases 0, everything else normal with the config's initializer_range."""
         if name.endswith("norm.weight"):
             return torch.ones(shape)
-        if name.endswith(".bias"):
+        if name.endswith("bias"):
             return torch.zeros(shape)
         digest = hashlib.sha256(f"{self._seed}-{name}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
@@ -114,6 +115,26 @@ def export(model: PolicyModel, sizes: ModelConfig) -> Iterator[tuple[str, torch.
             tensors = _carry(tensors, weight, owner, weight.dtype or model.config.params_dtype)
         for i, hf in enumerate(weight.hf):
             yield hf, tensors[i] if rank == 0 else None
+
+
+def freeze(model: PolicyModel, sizes: ModelConfig, patterns: Sequence[str]) -> None:
+    """Take those weights out of training in whose Hugging Face name a pattern is found. Raises ConfigError for a pattern without any."""
+    unused = set(patterns)
+    parameters = dict(model.named_parameters())
+    for weight in registry.weights(sizes):
+        found = {pattern for pattern in patterns if any(re.search(pattern, name) for name in weight.hf)}
+        unused -= found
+        name = _own_name(weight, sizes)
+        if found and name in parameters:
+            parameters[name].requires_grad_(False)
+        if found and weight.place == "first" and sizes.tied and "output_layer.weight" in parameters:
+            parameters["output_layer.weight"].requires_grad_(False)
+    if unused:
+        raise ConfigError(
+            f"No weight's name has {', '.join(map(repr, sorted(unused)))} in it.",
+            where="trainer.freeze",
+            fix="patterns are found in Hugging Face names, e.g. 'model.layers.0.mlp.down_proj.weight'",
+        )
 
 
 def _own_tensors(model: PolicyModel) -> dict[str, torch.Tensor]:

@@ -1,6 +1,6 @@
 """Checks of the trainer on several ranks: `python -m tests.trainer.checks FOLDER RANK WORLD [CASE ...]`.
 
-It runs all that a world of that size can hold, or prints the figures of the named cases alone. Many in one launch, since importing Megatron
+It runs all that a world of that size can hold, or the named cases alone. Many in one launch, since importing Megatron
 takes seconds. Each leaves its figures in FOLDER/world-<n>.json; the tests judge them.
 """
 
@@ -74,14 +74,21 @@ CASES = [
     Case("tp2-dp2", "qwen3", 4, trainer={"tensor_parallel": 2}),
     Case("tp2-pp2-sp", "qwen3", 4, tied=True, trainer={"tensor_parallel": 2, "pipeline_parallel": 2, "sequence_parallel": True}),
     Case("pp2-dp2", "llama", 4, trainer={"pipeline_parallel": 2}),
-    Case("qwen3-moe", "qwen3-moe", 1),
-    Case("qwen3-moe-ep2", "qwen3-moe", 2, trainer={"expert_parallel": 2}),
-    Case("qwen3-moe-dp2", "qwen3-moe", 2),
-    Case("qwen3-moe-pp2", "qwen3-moe", 2, trainer={"pipeline_parallel": 2}),
-    Case("qwen3-moe-tp2-sp", "qwen3-moe", 2, trainer={"tensor_parallel": 2, "sequence_parallel": True}),
-    Case("cp2", "qwen3", 2, trainer={"context_parallel": 2}),
-    Case("qwen3-moe-cp2", "qwen3-moe", 2, trainer={"context_parallel": 2}),
+    Case("cp2-gspo-tis", "qwen3", 2, trainer={"context_parallel": 2, "updates_per_step": 2, "algorithm": GSPO}),
 ]
+TP2 = {"tensor_parallel": 2, "sequence_parallel": True}
+PP2 = {"pipeline_parallel": 2}
+CP2 = {"context_parallel": 2}
+EP2 = {"expert_parallel": 2}
+DENSE: list[tuple[str, int, dict[str, Any]]] = [
+    ("", 1, {}), ("tp2", 2, {"tensor_parallel": 2}), ("tp2-sp", 2, TP2), ("pp2", 2, PP2), ("cp2", 2, CP2), ("dp2", 2, {}),
+    ("tp2-pp2", 4, {"tensor_parallel": 2, **PP2}),
+]  # fmt: skip
+SPARSE: list[tuple[str, int, dict[str, Any]]] = [
+    ("", 1, {}), ("tp2-sp", 2, TP2), ("pp2", 2, PP2), ("cp2", 2, CP2), ("ep2", 2, EP2), ("dp2", 2, {}), ("tp2-sp-pp2", 4, {**TP2, **PP2}),
+]  # fmt: skip
+for family, layouts in {"glm4": DENSE, "qwen3-moe": SPARSE, "glm4-moe": SPARSE, "deepseek-v3": SPARSE}.items():
+    CASES += [Case(f"{family}-{layout}".rstrip("-"), family, world, trainer=trainer, steps=2) for layout, world, trainer in layouts]
 
 
 def main() -> None:
@@ -91,21 +98,26 @@ def main() -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{world}", rank=rank, world_size=world)
     from tests.trainer import run_case
 
-    if chosen := sys.argv[4:]:
-        few = {case.name: run_case.run(case, folder) for case in CASES if case.world == world and case.name in chosen}
-        print(json.dumps(few))
-        return
-    results = {case.name: run_case.run(case, folder) for case in CASES if case.world == world}
-    results["resharded"] = run_case.reshard(folder)
-    results["not_finite"] = run_case.not_finite(folder)
-    if world < 4:
-        results |= {"kept": run_case.kept(folder), "odd": run_case.odd(folder)}
-    if world == 1:
-        results |= {"bf16": run_case.bf16(folder), "logits": run_case.gradient_of_logits(), "foreign": run_case.foreign(folder)}
+    chosen = sys.argv[4:]
+    results = {case.name: run_case.run(case, folder) for case in CASES if case.world == world and (not chosen or case.name in chosen)}
+    if not chosen:
+        results |= others(world, folder, run_case)
     if rank == 0:
         (folder / f"world-{world}.json").write_text(json.dumps(results))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def others(world: int, folder: Path, run_case: Any) -> dict[str, Any]:
+    """What is not a case."""
+    results = {"resharded": run_case.reshard(folder), "not_finite": run_case.not_finite(folder)}
+    if world < 4:
+        results |= {"routes": run_case.routes_replayed(folder), "asynchronous": run_case.asynchronous(folder)}
+        results |= {"kept": run_case.kept(folder), "odd": run_case.odd(folder)}
+    if world == 1:
+        results |= {"bf16": run_case.bf16(folder), "logits": run_case.gradient_of_logits(), "foreign": run_case.foreign(folder)}
+        results["frozen"] = run_case.frozen(folder)
+    return results
 
 
 if __name__ == "__main__":

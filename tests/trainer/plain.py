@@ -24,16 +24,16 @@ def logprobs(model: Any, sample: Sample, temperature: float = TEMPERATURE) -> tu
 
 
 def train(
-    model: Any, samples: Sequence[Sample], experiment: Experiment, values: Sequence[dict[str, float]], teacher: Any
+    model: Any, samples: Sequence[Sample], experiment: Experiment, rates: Sequence[float | None], teacher: Any
 ) -> dict[str, list[float]]:
-    """Train in place, one step for each of `values`, at its rate; each step's losses (mean of updates) and largest gradient norms."""
+    """Train in place, one step at each rate; each step's losses (mean of updates) and largest gradient norms."""
     algorithm, updates = experiment.algorithm, experiment.trainer.updates_per_step
     optimizer = torch.optim.AdamW(_groups(model), lr=1.0, betas=(0.9, 0.95), eps=1e-8)
     critic = PlainCritic(model, experiment.critic) if experiment.critic else None
     reference = [logprobs(model, s)[0].detach() for s in samples]
     taught = [logprobs(teacher, s)[0].detach() for s in samples] if teacher else None
     report: dict[str, list[float]] = {"loss": [], "grad_norm": [], "value_loss": [], "critic_grad_norm": []}
-    for number, told in enumerate(values, 1):
+    for number, rate in enumerate(rates, 1):
         old = [logprobs(model, s)[0].detach() for s in samples]
         advantages, estimates = _advantages(samples, experiment, old, reference, taught, critic)
         if critic:
@@ -43,7 +43,7 @@ def train(
             if number <= critic.section.warmup_steps:
                 continue
         for group in optimizer.param_groups:
-            group["lr"] = told["lr"]
+            group["lr"] = rate
         losses, norms = [], []
         for members in np.array_split(np.arange(len(samples)), updates):
             optimizer.zero_grad()

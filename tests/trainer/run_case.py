@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,13 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 from slime_hpc.algo import registry
-from slime_hpc.config.schema import Experiment
+from slime_hpc.config.schema import Experiment, Model, Trainer
 from slime_hpc.data.collate import collate
 from slime_hpc.data.sample import Sample
-from slime_hpc.errors import DataError, RunError
+from slime_hpc.errors import ConfigError, DataError, RunError
 from slime_hpc.run_folder import RunFolder
 from slime_hpc.store import hdf5
-from slime_hpc.trainer import checkpoint, parallel, roster, share, step, weights
+from slime_hpc.trainer import checkpoint, parallel, roster, routes, share, step, weights
 from slime_hpc.trainer.estimate import estimate, flat
 from slime_hpc.trainer.logprob import from_logits
 from slime_hpc.trainer.meter import Meter
@@ -27,7 +29,7 @@ from slime_hpc.trainer.roster import Roster
 from tests.trainer import plain, tiny
 
 CPU = torch.device("cpu")
-CRITIC = {"optimizer": {"lr": 1e-2}}
+ACTOR_CRITIC = {"algorithm": {"advantage": "gae", "whiten": True}, "critic": {"optimizer": {"lr": 1e-2}}}
 
 
 class Built:
@@ -57,42 +59,68 @@ class Built:
         return {name: t.clone() for name, t in weights.export(self.policy.model, self.blueprint.sizes) if t is not None}
 
 
+@dataclass(frozen=True)
+class Plain:
+    """What plain PyTorch makes of a case, whatever the layout."""
+
+    report: dict[str, list[float]]
+    state: dict[str, torch.Tensor]
+    engine_diff: float
+
+
+@functools.cache
+def _plain(kind: str, tied: bool, told: str, rates: tuple[float | None, ...]) -> Plain:
+    """`told`: the experiment without its layout, as JSON."""
+    hf, samples, experiment = tiny.hf_model(kind, tied=tied), tiny.samples(), Experiment.model_validate_json(told)
+    engine_diff = max(_difference(hf, sample) for sample in samples)
+    teacher = tiny.hf_model(kind, tied=False, seed=2) if experiment.teacher else None
+    report = plain.train(hf, samples, experiment, rates, teacher)
+    return Plain(report, tiny.state(hf), engine_diff)
+
+
+def _without_layout(experiment: Experiment) -> str:
+    own = {"trainer": Trainer(updates_per_step=experiment.trainer.updates_per_step), "model": Model(path="-")}
+    if experiment.teacher:
+        own |= {"teacher": experiment.teacher.model_copy(update={"path": "-"})}
+    return experiment.model_copy(update=own).model_dump_json()
+
+
 def run(case: Any, folder: Path) -> dict[str, Any]:
-    """Compare log-probs, training and weights with the plain model."""
-    hf = tiny.hf_model(case.kind, tied=case.tied)
-    model_folder, batch = folder / f"{case.kind}-{case.tied}", folder / f"batch-{case.name}.h5"
+    """Compare log-probs, training and weights with the plain model; on rank 0 alone, elsewhere an empty result."""
+    model_folder, batch = folder / f"{case.kind}-{case.tied}", folder / "batch.h5"
     teacher_folder = folder / f"teacher-{case.kind}"
+    hf = tiny.hf_model(case.kind, tied=case.tied)
     if dist.get_rank() == 0:
-        hf.save_pretrained(model_folder)
-        tiny.write_batch(batch)
-        if "teacher" in case.trainer:
+        if not model_folder.exists():
+            hf.save_pretrained(model_folder)
+        if not batch.exists():
+            tiny.write_batch(batch)
+        if "teacher" in case.trainer and not teacher_folder.exists():
             tiny.hf_model(case.kind, tied=False, seed=2).save_pretrained(teacher_folder)
     dist.barrier()
-    samples = tiny.write_batch(folder / f"scratch-{dist.get_rank()}.h5")
     own = case.trainer | ({"teacher": {"path": str(teacher_folder), **case.trainer["teacher"]}} if "teacher" in case.trainer else {})
     experiment = tiny.experiment(model_folder, **own)
     built = Built(experiment)
     first = built.exported()
-    state = tiny.state(hf)
-    result: dict[str, Any] = {
-        "exact": all(torch.equal(tensor, state[name]) for name, tensor in first.items()) if first else True,
-        "names": sorted(first) == sorted(n for n in state if not (case.tied and n == "lm_head.weight")) if first else True,
-        "score": _score(built, hf, samples),
-    }
+    score = _score(built, hf, tiny.samples())
     held = built.models()
     values = [built.train(number, batch, held) for number in range(1, case.steps + 1)]
-    teacher = tiny.hf_model(case.kind, tied=False, seed=2) if experiment.teacher else None
-    expected = plain.train(hf, samples, experiment, values, teacher)
-    trained, state = built.exported(), tiny.state(hf)
-    result |= {
-        "values": values,
-        "expected": expected,
-        "weights": max((float((t - state[n]).abs().max()) for n, t in trained.items()), default=0.0),
-        "moved": max((float((t - first[n]).abs().max()) for n, t in trained.items()), default=0.0),
-        "engine_diff": max(_difference(tiny.hf_model(case.kind, tied=case.tied), sample) for sample in samples),
-    }
+    trained = built.exported()
     parallel_state.destroy_model_parallel()
-    return result
+    if dist.get_rank() != 0:
+        return {}
+    state = tiny.state(hf)
+    expected = _plain(case.kind, case.tied, _without_layout(experiment), tuple(v.get("lr") for v in values))
+    return {
+        "exact": all(torch.equal(tensor, state[name]) for name, tensor in first.items()),
+        "names": sorted(first) == sorted(n for n in state if not (case.tied and n == "lm_head.weight")),
+        "score": score,
+        "values": values,
+        "expected": expected.report,
+        "weights": max(float((t - expected.state[n]).abs().max()) for n, t in trained.items()),
+        "moved": max(float((t - first[n]).abs().max()) for n, t in trained.items()),
+        "engine_diff": expected.engine_diff,
+    }
 
 
 def _difference(hf: Any, sample: Sample) -> float:
@@ -129,7 +157,7 @@ def reshard(folder: Path) -> dict[str, Any]:
     dist.barrier()
     differences, whole = [], {}
     for number, layout in enumerate([layouts[world][0], *layouts[world]]):
-        experiment = tiny.experiment(model_folder, algorithm={"advantage": "gae", "whiten": True}, critic=CRITIC, **layout)
+        experiment = tiny.experiment(model_folder, **ACTOR_CRITIC, **layout)
         built = Built(experiment)
         held = built.models()
         if number == 0:
@@ -145,6 +173,94 @@ def reshard(folder: Path) -> dict[str, Any]:
         differences.append(max((float((exported[n] - whole[n]).abs().max()) for n in whole), default=0.0))
         parallel_state.destroy_model_parallel()
     return {"same_layout": differences[1], "other_layouts": differences[2:], "steps": checkpoint.complete_steps(run)}
+
+
+def routes_replayed(folder: Path) -> dict[str, Any]:
+    """Log-probs of a mixture of experts whose choices are recorded, replayed, and forced to be others; alike on every layout."""
+    layouts: dict[int, list[dict[str, Any]]] = {
+        1: [{}, {"recompute": True}],
+        2: [{"pipeline_parallel": 2, "recompute": True}, {"context_parallel": 2}, {"tensor_parallel": 2, "sequence_parallel": True}],
+    }
+    model_folder = folder / "qwen3-moe-False"
+    if dist.get_rank() == 0 and not model_folder.exists():
+        tiny.hf_model("qwen3-moe", tied=False).save_pretrained(model_folder)
+    dist.barrier()
+    figures: dict[str, Any] = {"forced": [], "norms": []}
+    arrays = collate(tiny.samples(), step=1, weight_version=0)
+    for layout in layouts[dist.get_world_size()]:
+        built = Built(tiny.experiment(model_folder, **layout))
+        batches = [built.policy.pack(arrays, members) for members in ([0, 1, 2], [5, 6], [9, 10, 3])]
+        free = built.policy.logprobs(batches, temperature=1.0)
+        if not layout:
+            with routes.recording() as recorded:
+                built.policy.logprobs(batches, temperature=1.0)
+            same = [dataclasses.replace(batch, routes_TLK=recorded.routes(batch, 4)) for batch in batches]
+            replayed = built.policy.logprobs(same, temperature=1.0)
+            figures["same"] = all(torch.equal(a, b) for a, b in zip(free, replayed, strict=True))
+        forced = [dataclasses.replace(batch, routes_TLK=_other_routes(batch)) for batch in batches]
+        values = built.policy.logprobs(forced, temperature=1.0)
+        built.policy.backward(forced, lambda batch, logprob_R, entropy_R: logprob_R.sum(), temperature=1.0)
+        figures["norms"].append(built.models().optimization.step(1, what="routes").norm)
+        told: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(told, [[v.tolist() for v in values], [v.tolist() for v in free]])
+        figures["forced"].append(told[-1][0])
+        figures["free"] = told[-1][1]
+        parallel_state.destroy_model_parallel()
+    return figures
+
+
+def _other_routes(batch: Any) -> torch.Tensor:
+    """Experts that depend on the token's place alone; every fifth token is free."""
+    place = torch.arange(batch.num_tokens)
+    chosen_TLK = torch.stack([place % 4, (place + 1) % 4], dim=1).unsqueeze(1).repeat(1, 4, 1)
+    chosen_TLK[::5] = routes.FREE
+    return chosen_TLK
+
+
+def frozen(folder: Path) -> dict[str, Any]:
+    """Which weights a step moves when some are frozen, and what is said of a pattern that nothing has."""
+    batch = folder / "batch.h5"
+    built = Built(tiny.experiment(folder / "qwen3-False", freeze=["embed_tokens", r"layers\.[01]\..*proj"]))
+    before = built.exported()
+    built.train(1, batch, built.models())
+    moved = sorted(name for name, tensor in built.exported().items() if not torch.equal(tensor, before[name]))
+    try:
+        weights.freeze(built.policy.model, built.blueprint.sizes, ["no_such_weight"])
+        said = ""
+    except ConfigError as error:
+        said = error.what
+    parallel_state.destroy_model_parallel()
+    return {"moved": moved, "all": sorted(before), "said": said}
+
+
+def asynchronous(folder: Path) -> dict[str, Any]:
+    """A checkpoint that is written while training goes on holds the state at the time of the save, as the ordinary one does."""
+    built = Built(tiny.experiment(folder / "qwen3-False", **ACTOR_CRITIC))
+    run, batch = RunFolder(folder / f"run-async-{dist.get_world_size()}"), folder / "batch.h5"
+    held = built.models()
+    built.train(1, batch, held)
+    saved = built.exported()
+    saves = checkpoint.Saves(run, asynchronous=True)
+    saves.save(1, built.policy, held.optimization, held.critic)
+    early = checkpoint.complete_steps(run)
+    built.train(2, batch, held)
+    trained = built.exported()
+    saves.save(2, built.policy, held.optimization, held.critic)
+    saves.settle(wait=True)
+    parallel_state.destroy_model_parallel()
+    again = Built(tiny.experiment(folder / "qwen3-False", **ACTOR_CRITIC))
+    loaded = again.models()
+    checkpoint.load(run, 1, again.policy, loaded.optimization, loaded.critic)
+    same = all(torch.equal(tensor, saved[name]) for name, tensor in again.exported().items())
+    again.train(2, batch, loaded)
+    result = {
+        "early": early,
+        "steps": checkpoint.complete_steps(run),
+        "same": same,
+        "trains_on": all(torch.equal(tensor, trained[name]) for name, tensor in again.exported().items()),
+    }
+    parallel_state.destroy_model_parallel()
+    return result
 
 
 def not_finite(folder: Path) -> dict[str, Any]:
@@ -209,7 +325,7 @@ def odd(folder: Path) -> dict[str, Any]:
     names = ("equal", "empty", "short")
     paths = {name: folder / f"batch-{name}.h5" for name in names}
     if dist.get_rank() == 0:
-        samples = tiny.write_batch(folder / "samples.h5")
+        samples = tiny.samples()
         equal = [dataclasses.replace(sample, reward=0.5) for sample in samples]
         hdf5.seal(paths["equal"], collate(equal, step=1, weight_version=0))
         hdf5.seal(paths["empty"], collate([], step=1, weight_version=0))
@@ -249,12 +365,13 @@ def foreign(folder: Path) -> str:
 
 def bf16(folder: Path) -> dict[str, Any]:
     """bfloat16: log-probs near the float32 ones, finite values, and weights that move."""
-    experiment = tiny.experiment(folder / "qwen3-False", dtype="bfloat16", algorithm={"advantage": "gae"}, critic=CRITIC)
+    experiment = tiny.experiment(folder / "qwen3-False", dtype="bfloat16", **ACTOR_CRITIC)
     built = Built(experiment)
-    samples = tiny.write_batch(folder / "scratch-bf16.h5")
-    difference = _score(built, tiny.hf_model("qwen3", tied=False), samples)
+    tiny.write_batch(folder / "scratch-bf16.h5")
+    difference = _score(built, tiny.hf_model("qwen3", tied=False), tiny.samples())
     before = built.exported()
-    values = built.train(3, folder / "scratch-bf16.h5", built.models())
+    held = built.models()
+    values = built.train(3, folder / "scratch-bf16.h5", held)
     moved = max(float((tensor.float() - before[name].float()).abs().max()) for name, tensor in built.exported().items())
     parallel_state.destroy_model_parallel()
     return {"score": difference, "values": values, "moved": moved, "dtype": str(before["lm_head.weight"].dtype)}

@@ -22,11 +22,21 @@ SIZES: dict[str, Any] = {
 
 
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+SIGMOID = {**EXPERTS, "n_routed_experts": 8, "first_k_dense_replace": 1, "n_shared_experts": 1, "routed_scaling_factor": 2.5}
+LATENT = {
+    "q_lora_rank": 32, "kv_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12, "num_key_value_heads": 4,
+    "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32, "mscale": 1.0, "mscale_all_dim": 1.0,
+    },
+}  # fmt: skip
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "qwen2": ("Qwen2", {}),
     "qwen3": ("Qwen3", {}),
     "qwen3-moe": ("Qwen3Moe", {**EXPERTS, "num_experts": 4, "norm_topk_prob": True}),
+    "glm4": ("Glm4", {"pad_token_id": None, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
+    "glm4-moe": ("Glm4Moe", {**SIGMOID, "attention_bias": True, "use_qk_norm": True}),
+    "deepseek-v3": ("DeepseekV3", {**SIGMOID, **LATENT, "n_group": 2, "topk_group": 1}),
 }
 """Prefix of the transformers classes, and sizes beside SIZES."""
 
@@ -36,13 +46,17 @@ def hf_model(kind: str, *, tied: bool, seed: int = 1) -> Any:
     import transformers
 
     prefix, own = KINDS[kind]
-    config = getattr(transformers, f"{prefix}Config")(**{**SIZES, **own}, tie_word_embeddings=tied, attn_implementation="eager")
+    sizes = {key: value for key, value in SIZES.items() if not (key == "head_dim" and kind == "deepseek-v3")}
+    config = getattr(transformers, f"{prefix}Config")(**{**sizes, **own}, tie_word_embeddings=tied, attn_implementation="eager")
     model = getattr(transformers, f"{prefix}ForCausalLM")(config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.copy_(1 + 0.1 * noise if "norm" in name else 0.08 * noise)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.05 * torch.randn(buffer.shape, generator=generator))
     return model.float().eval()
 
 
@@ -79,16 +93,16 @@ def experiment(folder: Path, **trainer: Any) -> Experiment:
     )
 
 
-def write_batch(path: Path, *, seed: int = 7, broken: int | None = None, stale: int = 0) -> list[Sample]:
+def samples(*, broken: int | None = None, stale: int = 0) -> list[Sample]:
     """16 samples in 4 groups, of different lengths, one with masked tokens; `broken` has no log-probs, odd ones are of version `stale`."""
-    random = np.random.default_rng(seed)
-    samples = []
+    random = np.random.default_rng(7)
+    made = []
     for i in range(16):
         prompt, response = int(random.integers(1, 12)), int(random.integers(1, 25))
         mask = np.ones(response, np.uint8)
         if i == 5:
             mask[: response // 2] = 0
-        samples.append(
+        made.append(
             Sample(
                 group=i // 4, index=i % 4,
                 prompt_tokens_P=random.integers(0, VOCAB, prompt).astype(np.int32),
@@ -98,6 +112,10 @@ def write_batch(path: Path, *, seed: int = 7, broken: int | None = None, stale: 
                 weight_version=stale * (i % 2), weight_version_last=stale * (i % 2), text="",
             )
         )  # fmt: skip
+    return made
+
+
+def write_batch(path: Path, *, broken: int | None = None, stale: int = 0) -> None:
+    """The batch of the samples."""
     path.unlink(missing_ok=True)
-    hdf5.seal(path, collate(samples, step=1, weight_version=0))
-    return samples
+    hdf5.seal(path, collate(samples(broken=broken, stale=stale), step=1, weight_version=0))

@@ -21,15 +21,16 @@ def norm(layer: int, megatron: str, hf: str, size: int) -> Weight:
     return weight(layer, megatron, "whole", (hf, (size,)))
 
 
-def attention(sizes: ModelConfig, layer: int, *, bias: bool = False, qk_norm: bool = False) -> Iterator[Weight]:
-    """Grouped-query attention without the norm before it."""
+def attention(sizes: ModelConfig, layer: int) -> Iterator[Weight]:
+    """Grouped-query attention and the norm before it."""
+    yield norm(layer, "input_layernorm.weight", "input_layernorm.weight", sizes.hidden_size)
     hidden, dim = sizes.hidden_size, sizes.head_dim
     q, kv = sizes.num_heads * dim, sizes.num_kv_heads * dim
     parts = (("q", q), ("k", kv), ("v", kv))
     yield weight(layer, "self_attention.linear_qkv.weight", "qkv", *((f"self_attn.{x}_proj.weight", (rows, hidden)) for x, rows in parts))
-    if bias:
+    if sizes.qkv_bias:
         yield weight(layer, "self_attention.linear_qkv.bias", "qkv", *((f"self_attn.{x}_proj.bias", (rows,)) for x, rows in parts))
-    if qk_norm:
+    if sizes.qk_norm:
         yield norm(layer, "self_attention.q_layernorm.weight", "self_attn.q_norm.weight", dim)
         yield norm(layer, "self_attention.k_layernorm.weight", "self_attn.k_norm.weight", dim)
     yield weight(layer, "self_attention.linear_proj.weight", "columns", ("self_attn.o_proj.weight", (hidden, q)))

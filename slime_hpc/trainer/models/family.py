@@ -6,13 +6,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.spec_utils import ModuleSpec
 
 from slime_hpc.plan.model_config import ModelConfig
 from slime_hpc.trainer.convert import Weight
 
 
-def _as_it_is(spec: ModuleSpec, sizes: ModelConfig) -> None:
+def _nothing(sizes: ModelConfig, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {}
+
+
+def _as_it_is(spec: ModuleSpec, config: TransformerConfig) -> None:
     pass
 
 
@@ -20,11 +25,11 @@ def _as_it_is(spec: ModuleSpec, sizes: ModelConfig) -> None:
 class Family:
     """One architecture of `plan.model_config`."""
 
-    options: Callable[[ModelConfig, Mapping[str, Any]], dict[str, Any]]
-    """(sizes, config.json) -> options of Megatron's TransformerConfig beside those of all families. Raises DataError."""
     layer: Callable[[ModelConfig, int], Iterator[Weight]]
     """(sizes, index) -> the layer's weights, in the order in which they are exported."""
-    adapt: Callable[[ModuleSpec, ModelConfig], None] = _as_it_is
+    options: Callable[[ModelConfig, Mapping[str, Any]], dict[str, Any]] = _nothing
+    """(sizes, config.json) -> options of Megatron's TransformerConfig beside those of all families. Raises DataError."""
+    adapt: Callable[[ModuleSpec, TransformerConfig], None] = _as_it_is
     """Changes a layer's spec in place."""
 
 

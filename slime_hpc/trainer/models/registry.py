@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 from slime_hpc.plan.model_config import ModelConfig
 from slime_hpc.trainer.convert import Weight
+from slime_hpc.trainer.models.deepseek_v3 import DEEPSEEK_V3
 from slime_hpc.trainer.models.family import Family, embedding, head
+from slime_hpc.trainer.models.glm4 import GLM4
+from slime_hpc.trainer.models.glm4_moe import GLM4_MOE
 from slime_hpc.trainer.models.llama import LLAMA
 from slime_hpc.trainer.models.qwen3_moe import QWEN3_MOE
 
@@ -15,6 +18,9 @@ FAMILIES: dict[str, Family] = {
     "Qwen2ForCausalLM": LLAMA,
     "Qwen3ForCausalLM": LLAMA,
     "Qwen3MoeForCausalLM": QWEN3_MOE,
+    "Glm4ForCausalLM": GLM4,
+    "Glm4MoeForCausalLM": GLM4_MOE,
+    "DeepseekV3ForCausalLM": DEEPSEEK_V3,
 }
 
 
