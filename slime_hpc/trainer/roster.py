@@ -11,7 +11,7 @@ from slime_hpc.run_folder import RunFolder
 from slime_hpc.trainer import checkpoint, weights
 from slime_hpc.trainer.critic import Critic
 from slime_hpc.trainer.kept import Kept
-from slime_hpc.trainer.model import Blueprint, build, transformer_config
+from slime_hpc.trainer.model import Blueprint, PolicyModel, build, transformer_config
 from slime_hpc.trainer.optimizer import Optimization
 from slime_hpc.trainer.parallel import Place
 from slime_hpc.trainer.policy import Policy
@@ -35,7 +35,7 @@ class Roster:
 def make_policy(experiment: Experiment, blueprint: Blueprint, place: Place, *, trainable: bool = True) -> Policy:
     """A policy whose weights are not yet set."""
     config = transformer_config(blueprint, experiment)
-    model = build(blueprint, config, place.device)
+    model: PolicyModel = build(blueprint, config, place.device)
     if trainable:
         weights.freeze(model, blueprint.sizes, experiment.trainer.freeze)
     return Policy(model, config, place, trainable=trainable)
