@@ -26,6 +26,7 @@ COMMANDS = {
     "status": Lazy("slime_hpc.cli.status:status", "Show how a run stands."),
     "logs": Lazy("slime_hpc.cli.logs:logs", "Show the logs of a run's roles."),
     "rollouts": Lazy("slime_hpc.cli.rollouts:rollouts", "What a run has generated: list, show, verify, count and export its batches."),
+    "export": Lazy("slime_hpc.cli.export:export", "Write a run's weights as a Hugging Face folder."),
     "cancel": Lazy("slime_hpc.cli.cancel:cancel", "End a run's job and wait until it is gone."),
     "resume": Lazy("slime_hpc.cli.resume:resume", "Start a new job that goes on from a run's newest checkpoint."),
     "explain": Lazy("slime_hpc.cli.explain:explain", "Say what a key of the experiment file means."),

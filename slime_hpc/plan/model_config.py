@@ -145,11 +145,17 @@ def _sizes(architecture: str, values: dict[str, Any]) -> ModelConfig:
         tied=bool(values.get("tie_word_embeddings", False)),
         max_positions=int(values.get("max_position_embeddings", 0)),
         rotary_dim=latent.rotary_dim if latent else int(head_dim * _rotated_fraction(architecture, values)),
-        qkv_bias=architecture == "Qwen2ForCausalLM" or (architecture.startswith("Glm4") and bool(values.get("attention_bias", False))),
+        qkv_bias=_qkv_bias(architecture, values),
         qk_norm=architecture.startswith("Qwen3") or bool(values.get("use_qk_norm", False)),
         experts=_experts(architecture, values, layers),
         latent=latent,
     )
+
+
+def _qkv_bias(architecture: str, values: dict[str, Any]) -> bool:
+    # transformers' default is not that of the other families.
+    default = architecture == "Glm4ForCausalLM"
+    return architecture == "Qwen2ForCausalLM" or (architecture.startswith("Glm4") and bool(values.get("attention_bias", default)))
 
 
 def _rotated_fraction(architecture: str, values: dict[str, Any]) -> float:

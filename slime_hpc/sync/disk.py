@@ -52,7 +52,7 @@ class DiskTransport:
     def push(self, version: int, tensors: Iterable[tuple[str, torch.Tensor | None]]) -> PushReport:
         """Write all tensors as `version` and have every engine load them; see `WeightTransport.push`."""
         clock = Clock()
-        folder = _Checkpoint(self._context.run.weights / f"v{version}")
+        folder = CheckpointFolder(self._context.run.weights / f"v{version}")
         failure = attempt(folder.open) if source.is_source() else None
         for shard in stream(held(clock.waiting(tensors)), self._sync.bucket_mib * _MIB):
             if failure is None:
@@ -62,7 +62,7 @@ class DiskTransport:
         source.agree(failure)
         return clock.report(version=version, num_bytes=folder.num_bytes, num_buckets=folder.num_shards)
 
-    def _load(self, folder: _Checkpoint, version: int, deadline: float) -> None:
+    def _load(self, folder: CheckpointFolder, version: int, deadline: float) -> None:
         folder.publish(Path(self._context.experiment.model.path))
         engines = self._connected()
         begin_push(engines, version, deadline, session=False)
@@ -81,8 +81,8 @@ class DiskTransport:
         self._engines = None
 
 
-class _Checkpoint:
-    """One version's folder while it is written."""
+class CheckpointFolder:
+    """A Hugging Face folder while it is written: it appears by rename, once it is whole."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -96,7 +96,7 @@ def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spans: tuple[Span,
 
     tokens, width = q.size(0), v.size(-1)
     counts, keys = [span.count for span in spans], [span.end - span.start for span in spans]
-    if all(span.start == before.end for before, span in itertools.pairwise(spans)):
+    if spans[0].start == 0 and all(span.start == before.end for before, span in itertools.pairwise(spans)):
         k, v = k[: sum(keys)], v[: sum(keys)]
     else:
         k, v = (torch.cat([x[span.start : span.end] for span in spans]) for x in (k, v))

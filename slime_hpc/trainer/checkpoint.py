@@ -126,6 +126,11 @@ def write(
         _mark(folder, marker)
 
 
+def write_policy(folder: Path, step: int, policy: Policy) -> None:
+    """Write a policy without optimizer state as a complete checkpoint. Collective."""
+    write(folder, _state(policy, None, loading=False), {"step": step, "optimizer": False, "model": _sizes(policy)})
+
+
 def _mark(folder: Path, marker: dict[str, Any]) -> None:
     """Say that all files are there. Collective."""
     dist.barrier()
@@ -146,6 +151,13 @@ def load(run: RunFolder, step: int, policy: Policy, optimization: Optimization |
     Raises RunError, on all ranks, for a checkpoint that cannot be read or is of another model.
     """
     folder = run.checkpoint(step)
+    read(folder, policy, optimization)
+    if critic:
+        _set(critic.policy, critic.optimization, folder / _CRITIC, folder / MARKER)
+
+
+def read(folder: Path, policy: Policy, optimization: Optimization | None) -> None:
+    """As `load`, from any checkpoint folder. Collective."""
     marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
     found = marker["model"]
     differences = [f"{name} {found.get(name)} instead of {size}" for name, size in _sizes(policy).items() if found.get(name) != size]
@@ -156,8 +168,6 @@ def load(run: RunFolder, step: int, policy: Policy, optimization: Optimization |
             fix="give the model that the run began with, or start a new run",
         )
     _set(policy, optimization if marker["optimizer"] else None, folder, folder / MARKER)
-    if critic:
-        _set(critic.policy, critic.optimization, folder / _CRITIC, folder / MARKER)
 
 
 def _set(policy: Policy, wanted: Optimization | None, folder: Path, marker: Path) -> None:

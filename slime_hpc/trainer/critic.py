@@ -55,11 +55,11 @@ def _model(blueprint: Blueprint, config: Any, place: Place, like: PolicyModel) -
         head = torch.nn.Linear(config.hidden_size, 1, bias=False, dtype=config.params_dtype, device=place.device)
         torch.nn.init.zeros_(head.weight)
         model.output_layer = head
-    weights = dict(like.named_parameters())
+    theirs = {**dict(like.named_parameters()), **dict(like.named_buffers())}
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if not name.startswith("output_layer."):
-                parameter.copy_(weights[name])
+                tensor.copy_(theirs[name])
     return model
 
 

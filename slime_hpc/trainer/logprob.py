@@ -71,7 +71,8 @@ def from_hidden(
     The gradient of hidden_RH is this rank's part: it must come through `copy_to_tensor_model_parallel_region`.
     """
 
-    if hidden_RH.is_cuda:
+    # A kernel has no grid for the rows of a context-parallel rank that predicts nothing.
+    if hidden_RH.is_cuda and len(hidden_RH):
         return fused_logprob.from_hidden(hidden_RH, weight_VH, target_R, temperature=temperature, group=group)
 
     def part(hidden: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -114,6 +114,8 @@ def others(world: int, folder: Path, run_case: Any) -> dict[str, Any]:
     if world < 4:
         results |= {"routes": run_case.routes_replayed(folder), "asynchronous": run_case.asynchronous(folder)}
         results |= {"kept": run_case.kept(folder), "odd": run_case.odd(folder)}
+    if world == 2:
+        results["resharded_experts"] = run_case.reshard(folder, "deepseek-v3")
     if world == 1:
         results |= {"bf16": run_case.bf16(folder), "logits": run_case.gradient_of_logits(), "foreign": run_case.foreign(folder)}
         results["frozen"] = run_case.frozen(folder)

@@ -7,6 +7,7 @@ imports little at its top, since a save spawns a process that imports it again. 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -27,12 +28,17 @@ def main() -> None:
 
     torch.set_num_threads(1)
     cpu.install()
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
+
     from slime_hpc.trainer import checkpoint
 
+    # Each child would spawn one for its first save, which takes seconds.
+    manager = multiprocessing.get_context("spawn").Manager()
     run, kills = RunFolder(Path(sys.argv[1])), int(sys.argv[2])
     chance = random.Random(5)
     found = []
     for _ in range(kills):
+        filesystem_async._results_queue = manager.Queue()
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
@@ -41,9 +47,11 @@ def main() -> None:
             _save_for_ever(run, writer, checkpoint)
         os.close(writer)
         with os.fdopen(reader, encoding="utf-8") as pipe:
-            found.append(json.loads(pipe.readline() or '{"failed": true}'))
-        time.sleep(chance.uniform(0.05, 0.6))
-        os.killpg(child, signal.SIGKILL)
+            found.append(json.loads(pipe.readline() or '{"whole": false}'))
+            # One save is done for certain; the next one is under way.
+            pipe.readline()
+            time.sleep(chance.uniform(0, 0.15))
+            os.killpg(child, signal.SIGKILL)
         os.waitpid(child, 0)
     marked = len(list(run.checkpoints.glob(f"step_*/{checkpoint.MARKER}")))
     print(json.dumps({"found": found, "folders": len(list(run.checkpoints.glob("step_*"))), "marked": marked}))
@@ -66,6 +74,7 @@ def _save_for_ever(run: RunFolder, writer: int, checkpoint: Any) -> None:
     while True:
         step += 1
         checkpoint.write(run.checkpoint(step), state(float(step)), {"step": step})
+        os.write(writer, b"saved\n")
         checkpoint.prune(run, keep=2)
 
 

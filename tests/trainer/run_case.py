@@ -141,23 +141,28 @@ def _score(built: Built, hf: Any, samples: Any) -> float:
     return largest
 
 
-def reshard(folder: Path) -> dict[str, Any]:
+SP2 = {"tensor_parallel": 2, "sequence_parallel": True}
+RESHARDED: dict[tuple[int, str], list[dict[str, Any]]] = {
+    (1, "qwen3"): [{}],
+    (2, "qwen3"): [{"tensor_parallel": 2}, {"pipeline_parallel": 2}, {}],
+    (4, "qwen3"): [{"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"tensor_parallel": 2, "pipeline_parallel": 2}],
+    (2, "deepseek-v3"): [{"expert_parallel": 2}, SP2, {"context_parallel": 2}],
+}
+"""Layouts by world and model: the first one saves."""
+
+
+def reshard(folder: Path, kind: str = "qwen3") -> dict[str, Any]:
     """Train two steps, save; train on. Load at other parallel sizes, train on: the same weights, and bit-equal on the same layout."""
-    world = dist.get_world_size()
-    layouts: dict[int, list[dict[str, Any]]] = {
-        1: [{}],
-        2: [{}, {"tensor_parallel": 2}, {"pipeline_parallel": 2}],
-        4: [{"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"tensor_parallel": 2, "pipeline_parallel": 2}],
-    }
-    model_folder, batch = folder / "qwen3-False", folder / "batch-reshard.h5"
-    run = RunFolder(folder / f"run-{world}")
+    layouts = RESHARDED[dist.get_world_size(), kind]
+    model_folder, batch = folder / f"{kind}-False", folder / "batch-reshard.h5"
+    run = RunFolder(folder / f"run-{kind}")
     if dist.get_rank() == 0:
-        tiny.hf_model("qwen3", tied=False).save_pretrained(model_folder)
+        tiny.hf_model(kind, tied=False).save_pretrained(model_folder)
         tiny.write_batch(batch)
     dist.barrier()
-    differences, whole = [], {}
-    for number, layout in enumerate([layouts[world][0], *layouts[world]]):
-        experiment = tiny.experiment(model_folder, **ACTOR_CRITIC, **layout)
+    differences, losses, whole = [], [], {}
+    for number, layout in enumerate([layouts[0], *layouts]):
+        experiment = tiny.experiment(model_folder, **(ACTOR_CRITIC if kind == "qwen3" else {}), **layout)
         built = Built(experiment)
         held = built.models()
         if number == 0:
@@ -166,13 +171,13 @@ def reshard(folder: Path) -> dict[str, Any]:
             checkpoint.save(run, 2, built.policy, held.optimization, held.critic)
         else:
             checkpoint.load(run, 2, built.policy, held.optimization, held.critic)
-        for step_number in (3, 4):
-            built.train(step_number, batch, held)
+        losses.append([built.train(step_number, batch, held)["loss"] for step_number in (3, 4)])
         exported = built.exported()
         whole = whole or exported
         differences.append(max((float((exported[n] - whole[n]).abs().max()) for n in whole), default=0.0))
         parallel_state.destroy_model_parallel()
-    return {"same_layout": differences[1], "other_layouts": differences[2:], "steps": checkpoint.complete_steps(run)}
+    steps = checkpoint.complete_steps(run)
+    return {"same_layout": differences[1], "other_layouts": differences[2:], "losses": losses, "steps": steps}
 
 
 def routes_replayed(folder: Path) -> dict[str, Any]:
@@ -185,7 +190,7 @@ def routes_replayed(folder: Path) -> dict[str, Any]:
     if dist.get_rank() == 0 and not model_folder.exists():
         tiny.hf_model("qwen3-moe", tied=False).save_pretrained(model_folder)
     dist.barrier()
-    figures: dict[str, Any] = {"forced": [], "norms": []}
+    figures: dict[str, Any] = {"forced": [], "free": [], "norms": []}
     arrays = collate(tiny.samples(), step=1, weight_version=0)
     for layout in layouts[dist.get_world_size()]:
         built = Built(tiny.experiment(model_folder, **layout))
@@ -202,9 +207,9 @@ def routes_replayed(folder: Path) -> dict[str, Any]:
         built.policy.backward(forced, lambda batch, logprob_R, entropy_R: logprob_R.sum(), temperature=1.0)
         figures["norms"].append(built.models().optimization.step(1, what="routes").norm)
         told: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(told, [[v.tolist() for v in values], [v.tolist() for v in free]])
+        dist.all_gather_object(told, [torch.cat(v).tolist() if v else [] for v in (values, free)])
         figures["forced"].append(told[-1][0])
-        figures["free"] = told[-1][1]
+        figures["free"].append(told[-1][1])
         parallel_state.destroy_model_parallel()
     return figures
 
@@ -253,9 +258,15 @@ def asynchronous(folder: Path) -> dict[str, Any]:
     checkpoint.load(run, 1, again.policy, loaded.optimization, loaded.critic)
     same = all(torch.equal(tensor, saved[name]) for name, tensor in again.exported().items())
     again.train(2, batch, loaded)
+    steps = checkpoint.complete_steps(run)
+    if dist.get_rank() == 0:
+        cut = next(run.checkpoint(2).glob("*.distcp"))
+        cut.write_bytes(cut.read_bytes()[:-1])
+    dist.barrier()
     result = {
         "early": early,
-        "steps": checkpoint.complete_steps(run),
+        "steps": steps,
+        "after_a_cut": checkpoint.complete_steps(run),
         "same": same,
         "trains_on": all(torch.equal(tensor, trained[name]) for name, tensor in again.exported().items()),
     }
@@ -355,7 +366,7 @@ def foreign(folder: Path) -> str:
     """What is said of a checkpoint of another model."""
     built = Built(tiny.experiment(folder / "qwen2-True"))
     try:
-        checkpoint.load(RunFolder(folder / "run-1"), 2, built.policy, None)
+        checkpoint.load(RunFolder(folder / "run-qwen3"), 2, built.policy, None)
     except RunError as error:
         return str(error)
     finally:

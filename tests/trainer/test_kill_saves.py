@@ -1,5 +1,6 @@
-"""A save that is killed leaves the one before it usable; a checkpoint whose files were cut is passed over, and said to be."""
+"""A save that is killed leaves the one before it usable."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -18,6 +19,5 @@ def test_the_newest_complete_checkpoint_is_whole_after_every_kill(tmp_path):
     assert len(result["found"]) == KILLS
     assert all(found.get("whole") for found in result["found"])
     steps = [found["step"] for found in result["found"]]
-    assert steps == sorted(steps) and len(set(steps)) > KILLS // 5
-    # Some were killed in the middle of writing.
-    assert result["folders"] >= result["marked"] > 0
+    assert all(later > earlier for earlier, later in itertools.pairwise(steps))
+    assert result["marked"] >= 1

@@ -25,8 +25,8 @@ FAMILIES: dict[str, Family] = {
 
 
 def weights(sizes: ModelConfig) -> Iterator[Weight]:
-    """All weights of a model, in the order in which they are exported."""
-    yield embedding(sizes)
-    for layer in range(sizes.num_layers):
-        yield from FAMILIES[sizes.architecture].layer(sizes, layer)
+    """All weights of a model, in the order in which they are exported: those of the model's type first, since a bucket holds one type."""
+    every = [embedding(sizes), *(w for layer in range(sizes.num_layers) for w in FAMILIES[sizes.architecture].layer(sizes, layer))]
+    yield from (weight for weight in every if weight.dtype is None)
     yield from head(sizes)
+    yield from (weight for weight in every if weight.dtype is not None)
