@@ -38,6 +38,8 @@ class Advantage:
     """A token is worth the discounted rewards from it on, the score being the reward of the last trained one; else each has the score."""
     whiten: bool = False
     """Whitening is part of the algorithm."""
+    critic: bool = False
+    """Tokens are credited by GAE from a critic's values, the score being the reward of the last trained one."""
 
 
 def group_means(values_N: npt.NDArray[np.float64], group_N: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
@@ -51,16 +53,20 @@ def credit(
 ) -> torch.Tensor:
     """(R,) advantages of the tokens of whole answers, from each token's answer's score and weighted KL penalty.
 
-    Plain: score - penalty. Discounted (Hu et al. 2025, REINFORCE++): the sum of gamma^(u - t) r_u over u >= t, where r_u is minus
-    the penalty of a trained token, and the last trained one has the score as well.
+    Plain: score - penalty. Discounted (Hu et al. 2025, REINFORCE++): the sum of gamma^(u - t) r_u over u >= t, where r are token rewards.
     """
-    penalty_R = torch.zeros_like(score_R) if kl_R is None else torch.where(mask_R, kl_R, 0.0)
-    if not discounted:
-        return score_R - penalty_R
+    if discounted:
+        return returns(token_rewards(score_R, kl_R, mask_R, sample_R), sample_R, gamma=gamma)
+    return score_R if kl_R is None else score_R - torch.where(mask_R, kl_R, 0.0)
+
+
+def token_rewards(score_R: torch.Tensor, kl_R: torch.Tensor | None, mask_R: torch.Tensor, sample_R: torch.Tensor) -> torch.Tensor:
+    """(R,) minus the penalty for each trained token; the last trained one of an answer has its score as well."""
     position_R = torch.arange(len(score_R), device=score_R.device)
     count = int(sample_R[-1]) + 1 if len(sample_R) else 0
     last_S = position_R.new_full((count,), -1).scatter_reduce(0, sample_R, torch.where(mask_R, position_R, -1), "amax")
-    return returns(torch.where(position_R == last_S[sample_R], score_R, 0.0) - penalty_R, sample_R, gamma=gamma)
+    reward_R = torch.where(position_R == last_S[sample_R], score_R, 0.0)
+    return reward_R if kl_R is None else reward_R - torch.where(mask_R, kl_R, 0.0)
 
 
 def returns(reward_R: torch.Tensor, sample_R: torch.Tensor, *, gamma: float) -> torch.Tensor:

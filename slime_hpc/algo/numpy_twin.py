@@ -43,6 +43,11 @@ def cispo(new: Array, old: Array, advantage: Array, mask: Array, *, clip_low: fl
     return -weight * advantage * new, -weight * advantage * mask
 
 
+def sft(new: Array, old: Array, advantage: Array, mask: Array, **bounds: float) -> tuple[Array, Array]:
+    """Cross-entropy and its derivative."""
+    return -new, -mask
+
+
 def k1(new: Array, reference: Array) -> tuple[Array, Array]:
     """Estimate and its derivative, each (R,)."""
     return new - reference, np.ones_like(new)
@@ -72,6 +77,26 @@ def returns(rewards: Array, *, gamma: float) -> Array:
         following = rewards[t] + gamma * following
         result[t] = following
     return result
+
+
+def gae(rewards: Array, values: Array, mask: Array, *, gamma: float, lam: float) -> tuple[Array, Array]:
+    """An answer's advantages and returns, token by token from the end; masked tokens are passed over, and have 0."""
+    advantage, target = np.zeros_like(values), np.zeros_like(values)
+    following_value, following_advantage = 0.0, 0.0
+    for t in reversed(np.flatnonzero(mask)):
+        delta = rewards[t] + gamma * following_value - values[t]
+        following_advantage = delta + gamma * lam * following_advantage
+        following_value = values[t]
+        advantage[t], target[t] = following_advantage, following_advantage + values[t]
+    return advantage, target
+
+
+def value_loss(value: float, old: float, target: float, *, clip: float) -> tuple[float, float]:
+    """A token's value loss, and its derivative by the value."""
+    bounded = old + min(max(value - old, -clip), clip) if clip else value
+    if (bounded - target) ** 2 > (value - target) ** 2:
+        return (bounded - target) ** 2 / 2, 0.0
+    return (value - target) ** 2 / 2, value - target
 
 
 def whiten(values: Sequence[Array], masks: Sequence[Array]) -> list[Array]:

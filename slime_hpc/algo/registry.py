@@ -9,6 +9,7 @@ from slime_hpc.algo.advantage import Advantage
 from slime_hpc.algo.correction import Correct
 from slime_hpc.algo.kl import Estimator
 from slime_hpc.algo.loss import PolicyLoss
+from slime_hpc.algo.weighting import Reducer
 from slime_hpc.config import algorithms, names
 from slime_hpc.config.schema import Algorithm
 from slime_hpc.errors import ConfigError
@@ -22,6 +23,7 @@ class Parts:
     loss: PolicyLoss
     kl: Estimator
     weigh: Correct
+    reduce: Reducer
 
 
 def load(algorithm: Algorithm) -> Parts:
@@ -31,6 +33,7 @@ def load(algorithm: Algorithm) -> Parts:
         loss=_load(algorithms.LOSSES, algorithm.loss, "algorithm.loss"),
         kl=_load(algorithms.KL_ESTIMATORS, algorithm.kl_estimator, "algorithm.kl_estimator"),
         weigh=_load(algorithms.CORRECTIONS, algorithm.correction.kind, "algorithm.correction.kind"),
+        reduce=_load(algorithms.REDUCERS, algorithm.loss_mean, "algorithm.loss_mean"),
     )
 
 

@@ -13,14 +13,28 @@ from pydantic import AfterValidator
 
 ADVANTAGES = {
     "grpo": "slime_hpc.algo.grpo:GRPO",
+    "dr_grpo": "slime_hpc.algo.dr_grpo:DR_GRPO",
     "rloo": "slime_hpc.algo.rloo:RLOO",
     "reinforce_plus_plus": "slime_hpc.algo.reinforce:PLUS_PLUS",
     "reinforce_plus_plus_baseline": "slime_hpc.algo.reinforce:PLUS_PLUS_BASELINE",
+    "gae": "slime_hpc.algo.gae:GAE",
+    "none": "slime_hpc.algo.no_score:NONE",
 }
+WITH_CRITIC = ("gae",)
+"""Advantages that need the table [critic]."""
+WITH_SIBLINGS = ("grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline")
+"""Advantages that are 0 for a prompt with one answer."""
 LOSSES = {
     "ppo_clip": "slime_hpc.algo.ppo_clip:ppo_clip",
     "gspo": "slime_hpc.algo.gspo:gspo",
     "cispo": "slime_hpc.algo.cispo:cispo",
+    "sft": "slime_hpc.algo.sft:sft",
+}
+REDUCERS = {
+    "sample": "slime_hpc.algo.weighting:sample_mean",
+    "rollout": "slime_hpc.algo.weighting:rollout_mean",
+    "token": "slime_hpc.algo.weighting:token_mean",
+    "constant": "slime_hpc.algo.weighting:constant",
 }
 KL_ESTIMATORS = {
     "k1": "slime_hpc.algo.kl:k1",
@@ -49,5 +63,6 @@ def _known(registry: Mapping[str, str]) -> AfterValidator:
 
 AdvantageName = Annotated[str, _known(ADVANTAGES)]
 LossName = Annotated[str, _known(LOSSES)]
+ReducerName = Annotated[str, _known(REDUCERS)]
 KlName = Annotated[str, _known(KL_ESTIMATORS)]
 CorrectionName = Annotated[str, _known(CORRECTIONS)]

@@ -19,7 +19,7 @@ M = TypeVar("M", bound=BaseModel)
 Origins = dict[str, str]
 """Which file, or --set, each dotted key came from."""
 
-_PATHS = (("model", "path"), ("data", "prompts"), ("eval", "prompts"), ("runs",))
+_PATHS = (("model", "path"), ("teacher", "path"), ("data", "prompts"), ("eval", "prompts"), ("runs",))
 
 
 def load_experiment(files: Sequence[str], settings: Sequence[str] = ()) -> Experiment:

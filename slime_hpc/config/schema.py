@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from slime_hpc.config.algorithms import AdvantageName, CorrectionName, KlName, LossName
+from slime_hpc.config.algorithms import WITH_CRITIC, AdvantageName, CorrectionName, KlName, LossName, ReducerName
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -167,32 +167,42 @@ class Algorithm(Section):
 
     advantage: AdvantageName = Field(
         default="grpo",
-        description="'grpo': (r - mean) / (std + eps) within the group of a prompt; 'rloo': r - mean of the siblings; "
-        "'reinforce_plus_plus': whitened returns; 'reinforce_plus_plus_baseline': whitened r - mean; "
+        description="'grpo': (r - mean) / (std + eps) within the group of a prompt; 'dr_grpo': r - mean; 'rloo': r - mean of the "
+        "siblings; 'reinforce_plus_plus': whitened returns; 'reinforce_plus_plus_baseline': whitened r - mean; 'gae': of a critic's "
+        "values (PPO; needs [critic]); 'none': 0, for a [teacher] alone, or for loss = 'sft'; "
         "or 'module:attribute', a slime_hpc.algo.advantage.Advantage.",
     )
     normalize_std: bool = Field(default=True, description="GRPO: divide by the group's standard deviation (off: Dr. GRPO).")
     whiten: bool = Field(
         default=False, description="Whiten advantages over all trained tokens of the batch; the REINFORCE++ variants do so in any case."
     )
-    gamma: float = Field(default=1.0, gt=0, le=1, description="Discount of returns from token to token (reinforce_plus_plus).")
+    gamma: float = Field(default=1.0, gt=0, le=1, description="Discount from token to token ('reinforce_plus_plus' and 'gae').")
+    gae_lambda: float = Field(
+        default=1.0, ge=0, le=1, description="'gae': 1 trusts the rewards alone (no bias), 0 the critic alone (least variance)."
+    )
     loss: LossName = Field(
         default="ppo_clip",
         description="The policy loss: 'ppo_clip', 'gspo' (the ratio of whole answers; clips of about 4e-4), 'cispo' (the clipped ratio as "
-        "a weight; clip_low = 1, clip_high about 4), or 'module:function' of your own.",
+        "a weight; clip_low = 1, clip_high about 4), 'sft' (-log p, whatever the reward), or 'module:function' of your own.",
     )
     clip_low: float = Field(default=0.2, ge=0, le=1, description="Lower clip of the importance ratio: 1 - clip_low.")
     clip_high: float = Field(default=0.2, ge=0, description="Upper clip of the importance ratio: 1 + clip_high.")
     dual_clip: float = Field(
         default=0.0, ge=0, description="Largest ratio that a negative advantage is multiplied with, above 1, e.g. 3; 0 = no such bound."
     )
-    old_logprobs: Literal["trainer", "engine"] = Field(
-        default="trainer", description="Whose log-probs of the old policy the importance ratio divides by."
+    old_logprobs: Literal["trainer", "engine", "generator"] = Field(
+        default="trainer",
+        description="Log-probs that the importance ratio divides by: 'trainer': of the weights before the step; 'engine': as it reported "
+        "them; 'generator': by the trainer, of the weights that drew the answer, which it keeps (asynchronous runs).",
     )
-    loss_mean: Literal["sample", "token", "constant"] = Field(
+    kept_versions: NonNegative = Field(
+        default=1, description="Past versions of the weights that old_logprobs = 'generator' keeps in host memory: the largest staleness."
+    )
+    loss_mean: ReducerName = Field(
         default="sample",
-        description="'sample': mean over each answer's tokens, then over answers; 'token': over all tokens; "
-        "'constant': each answer's sum divided by `loss_length`, then the mean over answers (Dr. GRPO).",
+        description="'sample': mean over each answer's tokens, then over answers; 'rollout': the same, where samples of one prompt with "
+        "one index count as one answer; 'token': over all tokens; 'constant': each answer's sum divided by `loss_length`, then the mean "
+        "over answers (Dr. GRPO); or 'module:function' of your own.",
     )
     loss_length: NonNegative = Field(default=0, description="Divisor of loss_mean = 'constant'; 0 = rollout.max_tokens.")
     kl_coef: float = Field(default=0.0, ge=0, description="Weight of the KL term against the reference model; 0 = no reference model.")
@@ -207,12 +217,21 @@ class Algorithm(Section):
     )
     entropy_coef: float = Field(default=0.0, ge=0, description="Weight of the entropy bonus.")
     correction: Correction = Field(default_factory=Correction, description="Correction of the mismatch between trainer and engines.")
+    route_replay: bool = Field(
+        default=False,
+        description="Mixture of experts: each token goes to the experts that the engine sent it to (R3), in all passes of the policy.",
+    )
+    route_replay_compare: bool = Field(
+        default=False, description="Also measure the log-probs' difference from the engine's without the replay, by one more pass a step."
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="For functions of your own, which get this whole table.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Algorithm:
         if 0 < self.dual_clip <= 1:
             raise ValueError("'dual_clip' must be above 1, or 0 for none.")
+        if self.route_replay_compare and not self.route_replay:
+            raise ValueError("'route_replay_compare' compares with the replay: set 'route_replay', or remove it.")
         if self.kl_unbiased and self.kl_in == "reward":
             raise ValueError("'kl_unbiased' weighs the KL term of the loss; with kl_in = 'reward' there is none.")
         if self.old_logprobs == "engine" and self.correction.kind != "none":
@@ -232,6 +251,27 @@ class Optimizer(Section):
     eps: float = Field(default=1e-8, gt=0, description="AdamW's epsilon.")
     weight_decay: float = Field(default=0.0, ge=0, description="AdamW's weight decay.")
     clip_grad: float = Field(default=1.0, ge=0, description="Largest gradient norm; 0 = no clipping.")
+
+
+class Critic(Section):
+    """The value model of PPO, on the trainer's own ranks: it begins as the policy does, with one output instead of the vocabulary."""
+
+    optimizer: Optimizer = Field(default_factory=lambda: Optimizer(lr=1e-5), description="Optimizer of the critic.")
+    value_clip: float = Field(
+        default=0.2,
+        ge=0,
+        description="How far a value may gain by moving in one step (PPO's clipped value loss); 0 = any distance.",
+    )
+    warmup_steps: NonNegative = Field(default=0, description="First steps, in which the critic alone is trained.")
+
+
+class Teacher(Section):
+    """On-policy distillation: a model of the same tokenizer, whose log-probs of the policy's own tokens are added to the advantage."""
+
+    path: str = Field(description="Hugging Face folder of the teacher, of any size the trainer's parallel sizes divide.")
+    coef: float = Field(
+        default=1.0, gt=0, description="Weight of log teacher - log policy in a token's advantage: the reverse KL divergence, sampled."
+    )
 
 
 class WarmStart(Section):
@@ -390,6 +430,8 @@ class Experiment(Section):
     rollout: Rollout = Field(default_factory=Rollout, description="Generation.")
     reward: Reward = Field(default_factory=Reward, description="Scoring.")
     algorithm: Algorithm = Field(default_factory=Algorithm, description="Advantage and loss.")
+    critic: Critic | None = Field(default=None, description="The critic; algorithm.advantage = 'gae' needs it.")
+    teacher: Teacher | None = Field(default=None, description="A teacher to distil from.")
     warm_start: WarmStart | None = Field(default=None, description="Supervised start.")
     trainer: Trainer = Field(default_factory=Trainer, description="Training.")
     sync: Sync = Field(default_factory=Sync, description="Weight transfer.")
@@ -397,3 +439,12 @@ class Experiment(Section):
     failure: Failure = Field(default_factory=Failure, description="Parts that die or hang.")
     slurm: SlurmJob = Field(default_factory=SlurmJob, description="The Slurm job.")
     container: Container = Field(default_factory=Container, description="The container.")
+
+    @model_validator(mode="after")
+    def _critic_is_used(self) -> Experiment:
+        advantage = self.algorithm.advantage
+        if advantage in WITH_CRITIC and self.critic is None:
+            raise ValueError(f"algorithm.advantage = {advantage!r} needs the table [critic], which may be empty.")
+        if self.critic is not None and advantage not in WITH_CRITIC and ":" not in advantage:
+            raise ValueError(f"algorithm.advantage = {advantage!r} does not use [critic]: remove the table, or set 'gae'.")
+        return self

@@ -39,6 +39,8 @@ class Batch:
     """UTF-8 of all responses."""
     text_offsets: npt.NDArray[np.int64]
     """(N + 1,): offsets into text_bytes."""
+    routes_TLK: npt.NDArray[np.int16] | None = None
+    """(T, layers, experts a token): the experts that the engine sent each token to; -1 for a sample's last token, which it never ran."""
 
     @property
     def num_samples(self) -> int:

@@ -44,7 +44,21 @@ def collate(samples: Sequence[Sample], *, step: int, weight_version: int) -> Bat
         weight_version_last_N=np.array([s.weight_version_last for s in samples], np.int32),
         text_bytes=np.frombuffer(b"".join(texts), np.uint8),
         text_offsets=offsets(len(text) for text in texts),
+        routes_TLK=_routes(samples),
     )
+
+
+def _routes(samples: Sequence[Sample]) -> npt.NDArray[np.int16] | None:
+    """Those of all samples, with a row of -1 for each one's last token; None when none has any."""
+    given = [sample.routes_TLK for sample in samples if sample.routes_TLK is not None]
+    if not given:
+        return None
+    shapes = {routes.shape[1:] for routes in given}
+    if len(given) < len(samples) or len(shapes) > 1:
+        raise DataError(
+            f"{len(given)} of {len(samples)} samples have routes, of shapes {sorted(shapes)}.", where="routes_TLK", fix="see the engines"
+        )
+    return np.concatenate([np.pad(routes, ((0, 1), (0, 0), (0, 0)), constant_values=-1) for routes in given]).astype(np.int16)
 
 
 def _join(parts: Sequence[npt.NDArray[S]], dtype: type[S]) -> npt.NDArray[S]:
@@ -53,6 +67,13 @@ def _join(parts: Sequence[npt.NDArray[S]], dtype: type[S]) -> npt.NDArray[S]:
 
 def _check(sample: Sample) -> None:
     """One value too few would shift the values of every later sample."""
+    tokens = len(sample.prompt_tokens_P) + len(sample.response_tokens_R)
+    if sample.routes_TLK is not None and len(sample.routes_TLK) != tokens - 1:
+        raise DataError(
+            f"A sample of {tokens} tokens has the routes of {len(sample.routes_TLK)}; there must be one less than tokens.",
+            where=f"group {sample.group}, answer {sample.index}",
+            fix="see the engines; with rollout.sglang they may be told to leave routes out",
+        )
     sizes = {"tokens": len(sample.response_tokens_R), "log-probs": len(sample.logprobs_R), "mask values": len(sample.loss_mask_R)}
     if len(set(sizes.values())) > 1:
         raise DataError(

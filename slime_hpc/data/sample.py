@@ -41,3 +41,5 @@ class Sample:
     """Version that the last response token was drawn from."""
     text: str
     """The response, decoded."""
+    routes_TLK: npt.NDArray[np.int16] | None = None
+    """(P + R - 1, layers, experts a token): the experts that the engine sent each token to; it never ran the last one."""

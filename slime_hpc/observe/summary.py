@@ -27,12 +27,17 @@ def summarize(run_dir: Path, metrics: Path, index: Path) -> dict[str, Any]:
         "reward_last": _mean(rewards[-WINDOW:]),
         "batches": len(batches),
         "weight_version": max(pushes, default=None),
-        "logprob_abs_diff_max": max((event["logprob_abs_diff_max"] for event in trains.values()), default=None),
+        "logprob_abs_diff_max": max(_of(trains, "logprob_abs_diff_max"), default=None),
         "heldout_before": evals[0]["pass_rate"] if evals else None,
         "heldout_after": evals[-1]["pass_rate"] if len(evals) > 1 else None,
         "seconds": max(times) - min(times) if times else None,
         "run_dir": str(run_dir),
     }
+
+
+def _of(by_step: dict[int, events.Event], name: str) -> list[Any]:
+    """The values of the steps that have one: while a critic warms up, nothing is said of the policy."""
+    return [event[name] for event in by_step.values() if name in event]
 
 
 def _mean(values: list[float]) -> float | None:

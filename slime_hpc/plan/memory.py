@@ -11,7 +11,7 @@ so the cache takes what is left at most; it must hold one request.
 
 from __future__ import annotations
 
-from slime_hpc.config.schema import Experiment
+from slime_hpc.config.schema import Experiment, Trainer
 from slime_hpc.plan.job import MemoryEstimate, RolePlan
 from slime_hpc.plan.model_config import ModelConfig
 from slime_hpc.topology.schema import Topology
@@ -21,12 +21,24 @@ _ENGINE_FRACTION = 0.88
 """Of a GPU's memory, for weights and cache; SGLang's own default (mem_fraction_static) is near it."""
 
 
-def estimate(experiment: Experiment, topology: Topology, model: ModelConfig, roles: tuple[RolePlan, ...]) -> tuple[MemoryEstimate, ...]:
+def estimate(
+    experiment: Experiment, topology: Topology, model: ModelConfig, roles: tuple[RolePlan, ...], teacher: ModelConfig | None = None
+) -> tuple[MemoryEstimate, ...]:
     """One estimate for the trainer, and one for each group of engines."""
-    return tuple(_estimate(role, experiment, topology, model) for role in roles if role.kind in ("trainer", "engines"))
+    return tuple(_estimate(role, experiment, topology, model, teacher) for role in roles if role.kind in ("trainer", "engines"))
 
 
-def _estimate(role: RolePlan, experiment: Experiment, topology: Topology, model: ModelConfig) -> MemoryEstimate:
+def _on_a_rank(model: ModelConfig | None, trainer: Trainer) -> float:
+    """Parameters of a model that one rank holds."""
+    if model is None:
+        return 0.0
+    dense = model.num_dense_parameters / (trainer.tensor_parallel * trainer.pipeline_parallel)
+    return dense + model.num_expert_parameters / (trainer.pipeline_parallel * trainer.expert_parallel * trainer.expert_tensor_parallel)
+
+
+def _estimate(
+    role: RolePlan, experiment: Experiment, topology: Topology, model: ModelConfig, teacher: ModelConfig | None
+) -> MemoryEstimate:
     width = 4 if experiment.model.dtype == "float32" else 2
     available = float(topology.node.gpu_memory_gib) if topology.accelerator == "cuda" else role.memory_gib / role.tasks_per_node
     if role.kind == "trainer":
@@ -39,12 +51,14 @@ def _estimate(role: RolePlan, experiment: Experiment, topology: Topology, model:
         sharded += experts / max(1, role.num_tasks // of_experts)
         layers = 1 if trainer.recompute else model.num_layers / trainer.pipeline_parallel
         activations = trainer.tokens_per_gpu * model.hidden_size * 17 * width * layers / trainer.tensor_parallel
-        copies = 2 if experiment.algorithm.kl_coef > 0 else 1
+        # The critic is as large as the policy, and is trained too; reference and teacher have weights alone.
+        trained = 2 if experiment.critic else 1
+        frozen = (parameters if experiment.algorithm.kl_coef > 0 else 0.0) + _on_a_rank(teacher, trainer)
         return MemoryEstimate(
             role=role.name,
-            weights_gib=copies * parameters * width / _GIB,
-            gradients_gib=parameters * 4 / _GIB,
-            optimizer_gib=sharded * 12 / _GIB,
+            weights_gib=(trained * parameters + frozen) * width / _GIB,
+            gradients_gib=trained * parameters * 4 / _GIB,
+            optimizer_gib=trained * sharded * 12 / _GIB,
             activations_gib=activations / _GIB,
             cache_gib=0.0,
             available_gib=available,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from slime_hpc.config.algorithms import WITH_SIBLINGS
 from slime_hpc.config.schema import Experiment
 from slime_hpc.data.prompt_file import read_prompts
 from slime_hpc.errors import PlanError
@@ -13,6 +14,7 @@ from slime_hpc.plan.model_config import ModelConfig, read_model_config
 from slime_hpc.plan.parallel_rules import check_experts, check_parallel
 from slime_hpc.plan.partition import partition, trainer_ranks_per_node
 from slime_hpc.plan.site_rules import check_site
+from slime_hpc.plan.teacher import read_teacher
 from slime_hpc.topology.schema import Topology
 
 
@@ -20,6 +22,8 @@ def plan_job(experiment: Experiment, topology: Topology) -> JobPlan:
     """The plan. Raises PlanError or DataError; has no effect but reading."""
     model = read_model_config(Path(experiment.model.path), needs_weights=experiment.model.init == "pretrained")
     check_parallel(experiment, model)
+    teacher = read_teacher(experiment, model) if experiment.teacher else None
+    _check_routes(experiment, model)
     roles = partition(experiment, topology)
     ranks = trainer_ranks_per_node(experiment, topology) * experiment.trainer.nodes
     data_parallel = ranks // experiment.trainer.model_ranks
@@ -28,7 +32,7 @@ def plan_job(experiment: Experiment, topology: Topology) -> JobPlan:
     _check_lengths(experiment, model)
     num_nodes = 1 + max(role.nodes[-1] for role in roles)
     check_site(experiment, topology, num_nodes)
-    memory = estimate(experiment, topology, model, roles)
+    memory = estimate(experiment, topology, model, roles, teacher)
     for part in memory:
         _check_memory(part)
     return JobPlan(
@@ -80,11 +84,20 @@ def _check_batch(experiment: Experiment, data_parallel: int) -> None:
             fix=f"a multiple of {data_parallel}",
         )
     advantage = experiment.algorithm.advantage
-    if advantage in ("grpo", "rloo", "reinforce_plus_plus_baseline") and rollout.samples_per_prompt < 2:
+    if advantage in WITH_SIBLINGS and rollout.samples_per_prompt < 2:
         raise PlanError(
             f"{advantage} compares the answers to one prompt; with one answer every advantage is 0.",
             where="rollout.samples_per_prompt",
             fix="at least 2",
+        )
+
+
+def _check_routes(experiment: Experiment, model: ModelConfig) -> None:
+    if experiment.algorithm.route_replay and model.experts is None:
+        raise PlanError(
+            f"{experiment.model.path} holds a {model.architecture} without experts: there are no routes to replay.",
+            where="algorithm.route_replay",
+            fix="remove it",
         )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from slime_hpc.data.collate import collate
 from slime_hpc.data.prompt import Prompt, PromptSource
 from slime_hpc.data.sample import Finish, Sample
 from slime_hpc.data.tokenize import Tokenizer, encode_prompt
+from slime_hpc.plan.model_config import read_model_config
 from slime_hpc.rollout.generate import Answer, Generator, Request, sample_seed
 from slime_hpc.rollout.reward import Scorer
 from slime_hpc.rollout.reward_worker import Score
@@ -37,6 +39,7 @@ class BatchMaker:
         self._source = source
         self._generator = generator
         self._scorer = scorer
+        self._experts = _experts(experiment) if experiment.algorithm.route_replay else None
 
     async def make(self, step: int, weight_version: int) -> Made:
         """Generate with the weights that the engines hold. Raises EngineError."""
@@ -64,11 +67,17 @@ class BatchMaker:
             requests += [
                 Request(
                     group=group, index=index, prompt_tokens=tokens, temperature=rollout.temperature, max_tokens=rollout.max_tokens,
-                    seed=sample_seed(experiment.seed, group, index),
+                    seed=sample_seed(experiment.seed, group, index), experts=self._experts,
                 )
                 for index in range(rollout.samples_per_prompt)
             ]  # fmt: skip
         return requests
+
+
+def _experts(experiment: Experiment) -> tuple[int, int] | None:
+    """(layers, experts a token) of the model; None for one without experts."""
+    model = read_model_config(Path(experiment.model.path), needs_weights=False)
+    return (model.num_layers, model.experts.top_k) if model.experts else None
 
 
 def _sample(request: Request, answer: Answer, score: Score) -> Sample:
@@ -85,6 +94,7 @@ def _sample(request: Request, answer: Answer, score: Score) -> Sample:
         weight_version=answer.weight_version,
         weight_version_last=answer.weight_version_last,
         text=answer.text,
+        routes_TLK=answer.routes_TLK,
     )
 
 

@@ -10,6 +10,7 @@ Applied by `sglang_server` in every process of an engine on a CPU cluster, befor
 - `torch_native` joins the attention backends that are allowed with `enable_deterministic_inference`: it attends to one request at a
   time, so a request cannot see its neighbours.
 - SGLang's checker of weights waits for the GPU, whatever the device: on a CPU there is nothing to wait for.
+- Host memory that keeps the experts of every token is registered with CUDA; there is none to register it with.
 
 Knows nothing of ports, tokens or experiments.
 """
@@ -75,9 +76,11 @@ def apply() -> None:
     """Make SGLang, in this process, run deterministically on a CPU. Before SGLang's server or scheduler starts."""
     import sglang.srt.batch_invariant_ops as batch_invariant_ops
     import sglang.srt.layers.sampler as sampler
+    import sglang.srt.mem_cache.pool_host.common as pool_host
     from sglang.srt.arg_groups.choices import add_deterministic_attention_backend_choices
 
     sampler.murmur_hash32 = murmur_hash32
     batch_invariant_ops.enable_batch_invariant_mode = use_batch_invariant_products
+    pool_host._cuda_host_register = lambda *_: None
     add_deterministic_attention_backend_choices(["torch_native"])
     torch.cuda.synchronize = lambda *args, **kwargs: None  # type: ignore[assignment]

@@ -6,6 +6,7 @@ Every sample has a seed of its own, made from the run's seed, its group and its 
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 import aiohttp
 import numpy as np
+import numpy.typing as npt
 
 from slime_hpc.config.schema import Rollout
 from slime_hpc.data.sample import Finish
@@ -35,6 +37,8 @@ class Request:
     temperature: float
     max_tokens: int
     seed: int
+    experts: tuple[int, int] | None = None
+    """(layers, experts a token) of the model, to ask for the routes of its tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,8 @@ class Answer:
     weight_version: int
     weight_version_last: int
     text: str
+    routes_TLK: npt.NDArray[np.int16] | None = None
+    """Where the request asked for them: (prompt + answer - 1, layers, experts a token)."""
 
 
 @dataclass(slots=True)
@@ -155,7 +161,9 @@ class Generator:
             parameters["top_p"] = self._rollout.top_p
         if self._rollout.stop:
             parameters["stop"] = self._rollout.stop
-        return {"input_ids": list(request.prompt_tokens), "sampling_params": parameters, "return_logprob": True, "stream": False}
+        routed = {"return_routed_experts": True} if request.experts else {}
+        asked = {"sampling_params": parameters, "return_logprob": True, "stream": False, **routed}
+        return {"input_ids": list(request.prompt_tokens), **asked}
 
 
 def _json(text: str) -> Any:
@@ -176,6 +184,7 @@ def parse_answer(reply: Any, request: Request) -> Answer:
         first, last = (spans[0]["version"], spans[-1]["version"]) if spans else (meta["weight_version"],) * 2
         versions = int(first), int(last)
         text = str(reply["text"])
+        routes = _routes(meta["routed_experts"], len(request.prompt_tokens) + len(tokens) - 1, request.experts) if request.experts else None
     except (KeyError, TypeError, IndexError, ValueError) as error:
         raise EngineError(
             f"The engine's reply is no generation ({type(error).__name__}: {error}): {str(reply)[:300]}", where="router"
@@ -187,4 +196,13 @@ def parse_answer(reply: Any, request: Request) -> Answer:
     if reason not in ("stop", "length"):
         raise EngineError(f"The engine ended a request with {meta['finish_reason']}.", where="router")
     finish = Finish.STOP if reason == "stop" else Finish.LENGTH
-    return Answer(tokens=tokens, logprobs=logprobs, finish=finish, weight_version=versions[0], weight_version_last=versions[1], text=text)
+    return Answer(
+        tokens=tokens, logprobs=logprobs, finish=finish, weight_version=versions[0], weight_version_last=versions[1], text=text,
+        routes_TLK=routes,
+    )  # fmt: skip
+
+
+def _routes(encoded: str, tokens: int, experts: tuple[int, int]) -> npt.NDArray[np.int16]:
+    """(tokens, layers, experts a token) from base64 of int32; ValueError for another number of them."""
+    flat = np.frombuffer(base64.b64decode(encoded), np.int32)
+    return flat.reshape(tokens, *experts).astype(np.int16)

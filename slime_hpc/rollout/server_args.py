@@ -64,6 +64,8 @@ def engine_args(experiment: Experiment, topology: Topology, role: RolePlan, *, h
     if experiment.sync.quantization == "fp8_block":
         # The model folder holds other weights: the first push brings those that the engine has room for.
         arguments |= {"load_format": "dummy", "json_model_override_args": json.dumps({"quantization_config": _FP8_BLOCK})}
+    if experiment.algorithm.route_replay:
+        arguments["enable_return_routed_experts"] = True
     if experiment.rollout.context_length:
         arguments["context_length"] = experiment.rollout.context_length
     if topology.accelerator == "cpu":

@@ -27,9 +27,13 @@ from slime_hpc.data.collate import offsets
 from slime_hpc.errors import DataError
 
 _SCALARS = ("step", "weight_version")
+_OPTIONAL = ("routes_TLK",)
 _FIELDS = tuple(f.name for f in dataclasses.fields(Batch) if f.name not in _SCALARS)
 # Which offsets a flat field is cut by; fields without an entry hold one value a sample.
-_OFFSETS = {"tokens_T": "token_offsets", "logprobs_R": "response_offsets", "loss_mask_R": "response_offsets", "text_bytes": "text_offsets"}
+_OFFSETS = {
+    "tokens_T": "token_offsets", "routes_TLK": "token_offsets", "logprobs_R": "response_offsets", "loss_mask_R": "response_offsets",
+    "text_bytes": "text_offsets",
+}  # fmt: skip
 
 # What network file systems say now and then of a write that succeeds when it is done anew.
 _TRANSIENT = (errno.EIO, errno.EAGAIN, errno.EBADF, errno.ESTALE)
@@ -82,7 +86,7 @@ def verify(path: Path, sha256: str) -> None:
 def read(path: Path) -> Batch:
     """The whole batch. Raises DataError when the file is missing, torn, foreign, or of another schema."""
     with _sealed(path) as file:
-        return _batch(file, {name: file[name][:] for name in _FIELDS})
+        return _batch(file, {name: file[name][:] for name in _held(file)})
 
 
 def read_lengths(path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -97,13 +101,19 @@ def read_columns(path: Path, columns: Sequence[str]) -> dict[str, npt.NDArray[An
         return {name: file[name][:] for name in columns}
 
 
+def read_sizes(path: Path) -> dict[str, int]:
+    """How many values, or rows of values, each field has, without reading any. Raises DataError as `read` does."""
+    with _sealed(path) as file:
+        return {name: len(file[name]) for name in _held(file)}
+
+
 def read_rows(path: Path, rows: npt.NDArray[np.int64]) -> Batch:
     """The samples `rows` (indices, any order) as a batch in that order, reading only their bytes. Raises DataError as `read` does."""
     with _sealed(path) as file:
         num_samples = len(file["reward_N"])
         assert rows.size == 0 or (rows.min() >= 0 and rows.max() < num_samples), f"rows {rows} of a batch of {num_samples}"
         values: dict[str, Any] = {}
-        for name in _FIELDS:
+        for name in _held(file):
             if name in _OFFSETS:
                 values[name] = _gather(file[name], file[_OFFSETS[name]][:], rows)
             elif name.endswith("offsets"):
@@ -124,6 +134,11 @@ def _gather(dataset: Any, bounds: npt.NDArray[np.int64], rows: npt.NDArray[np.in
         parts.append(dataset[bounds[rows[start]] : bounds[rows[end - 1] + 1]])
         start = end
     return np.concatenate(parts) if parts else dataset[:0]
+
+
+def _held(file: Any) -> list[str]:
+    """The fields that the file holds; those that a batch may lack are None without."""
+    return [name for name in _FIELDS if name not in _OPTIONAL or name in file]
 
 
 def _batch(file: Any, values: dict[str, Any]) -> Batch:
@@ -162,11 +177,12 @@ def _write(path: Path, batch: Batch) -> str:
     # The file is this writer's alone until the rename, so no lock is needed here either.
     with h5py.File(path, "w", locking=False) as file:
         file.attrs.update({"schema_version": SCHEMA_VERSION, **{name: getattr(batch, name) for name in _SCALARS}})
-        for name in _FIELDS:
+        fields = [name for name in _FIELDS if getattr(batch, name) is not None]
+        for name in fields:
             file.create_dataset(name, data=getattr(batch, name))
         file.attrs["complete"] = True
     with h5py.File(path, "r", locking=False) as file:
-        for name in _FIELDS:
+        for name in fields:
             if file[name].shape != getattr(batch, name).shape:
                 raise DataError(f"{path}: {name} was written short.", where=str(path), fix="check the file system's space and quota")
     path.chmod(0o600)

@@ -22,7 +22,7 @@ from slime_hpc.rollout.process import ServerProcess
 from slime_hpc.run_folder import RunFolder
 from slime_hpc.topology.schema import Topology
 
-Family = Literal["llama", "qwen2", "qwen3"]
+Family = Literal["llama", "qwen2", "qwen3", "qwen3_moe"]
 _HEALTH_TIMEOUT_S = 240.0
 
 
@@ -36,7 +36,9 @@ def make_tiny_model(folder: Path, *, family: Family = "qwen3", seed: int = 0, ti
         "num_key_value_heads": 2, "max_position_embeddings": 512, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 3,
     }  # fmt: skip
     head = {} if family == "qwen2" else {"head_dim": 16}
-    config = AutoConfig.for_model(family, tie_word_embeddings=tied, **sizes, **head)
+    experts = {"num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
+    own = experts if family == "qwen3_moe" else {}
+    config = AutoConfig.for_model(family, tie_word_embeddings=tied, **sizes, **head, **own)
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
     with torch.no_grad():
@@ -44,6 +46,9 @@ def make_tiny_model(folder: Path, *, family: Family = "qwen3", seed: int = 0, ti
         for parameter in model.parameters():
             if parameter.dim() == 2:
                 parameter.mul_(3.0)
+            elif parameter.dim() == 3:
+                # Experts; as much as to show which of them a token went to.
+                parameter.mul_(10.0)
     model.save_pretrained(folder)
     _tiny_tokenizer().save_pretrained(folder)
     return folder

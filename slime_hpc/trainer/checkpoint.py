@@ -1,7 +1,7 @@
 """Training state on disk, through Megatron's dist_checkpointing: readable at other parallel sizes, and whole or absent.
 
 A folder counts only when its COMPLETE marker, written last, is there, and its files are as long as the marker says. Step 0 (after a warm
-start) holds no optimizer state: there is none.
+start) holds no optimizer state: there is none. A critic has a folder of its own inside, under the same marker.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state
@@ -26,6 +26,7 @@ from slime_hpc.trainer.optimizer import Optimization
 from slime_hpc.trainer.policy import Policy
 
 MARKER = "COMPLETE"
+_CRITIC = "critic"
 _LOG = logging.getLogger(__name__)
 
 
@@ -54,6 +55,13 @@ def _whole(marker: Path) -> bool:
     return True
 
 
+class Trained(Protocol):
+    """A model that is trained beside the policy."""
+
+    policy: Policy
+    optimization: Optimization
+
+
 class Saves:
     """Writes checkpoints of one run; asynchronous ones are written by a process of their own, one at a time, while training goes on.
 
@@ -65,13 +73,14 @@ class Saves:
         self._queue = AsyncCallsQueue(persistent=False) if asynchronous else None
         self._finish: Callable[[], None] | None = None
 
-    def save(self, step: int, policy: Policy, optimization: Optimization | None) -> float:
+    def save(self, step: int, policy: Policy, optimization: Optimization | None, critic: Trained | None = None) -> float:
         """Save the state after `step`, once an earlier save is done; seconds that training had to wait."""
         start = time.monotonic()
         self.settle(wait=True)
         folder = self._run.checkpoint(step)
         marker = {"step": step, "optimizer": optimization is not None, "model": _sizes(policy)}
-        write(folder, _state(policy, optimization, loading=False), marker, self._queue)
+        beside = {_CRITIC: _state(critic.policy, critic.optimization, loading=False)} if critic else {}
+        write(folder, _state(policy, optimization, loading=False), marker, self._queue, beside=beside)
         if self._queue is not None:
             self._finish = functools.partial(_mark, folder, marker)
         return time.monotonic() - start
@@ -81,27 +90,40 @@ class Saves:
         if self._queue is None or self._finish is None:
             return
         try:
-            done = self._queue.maybe_finalize_async_calls(blocking=wait)
+            self._queue.maybe_finalize_async_calls(blocking=wait)
         except Exception as error:
             raise RunError(f"Checkpoint could not be written: {error}", where=str(self._run.checkpoints), fix="see the disk") from error
-        if done:
+        if not self._queue.get_num_unfinalized_calls():
             self._finish()
             self._finish = None
 
 
-def write(folder: Path, state: dict[str, Any], marker: dict[str, Any], queue: AsyncCallsQueue | None = None) -> None:
-    """Write a sharded state as a complete checkpoint; with a queue its marker is left to `_mark`. Collective."""
+def write(
+    folder: Path,
+    state: dict[str, Any],
+    marker: dict[str, Any],
+    queue: AsyncCallsQueue | None = None,
+    *,
+    beside: Mapping[str, dict[str, Any]] | None = None,
+) -> None:
+    """Write a sharded state as a complete checkpoint, others `beside` it in folders of these names. Collective.
+
+    With a queue the marker is left to `_mark`.
+    """
+    states = {folder: state, **{folder / name: other for name, other in (beside or {}).items()}}
     if dist.get_rank() == 0:
         # First the marker: a folder that is being rewritten must not count. What a killed attempt left here is no checkpoint.
         (folder / MARKER).unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True, mode=0o700)
+        for path in states:
+            path.mkdir(parents=True, mode=0o700)
     dist.barrier()
-    request = dist_checkpointing.save(state, str(folder), async_sharded_save=queue is not None)
-    if queue is not None:
-        queue.schedule_async_request(request)
-        return
-    _mark(folder, marker)
+    for path, sharded in states.items():
+        request = dist_checkpointing.save(sharded, str(path), async_sharded_save=queue is not None)
+        if queue is not None:
+            queue.schedule_async_request(request)
+    if queue is None:
+        _mark(folder, marker)
 
 
 def write_policy(folder: Path, step: int, policy: Policy) -> None:
@@ -113,22 +135,25 @@ def _mark(folder: Path, marker: dict[str, Any]) -> None:
     """Say that all files are there. Collective."""
     dist.barrier()
     if dist.get_rank() == 0:
-        files = {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()}
+        files = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
         write_atomic(folder / MARKER, json.dumps({**marker, "files": files, "time": time.time()}))
     dist.barrier()
 
 
-def save(run: RunFolder, step: int, policy: Policy, optimization: Optimization | None) -> float:
+def save(run: RunFolder, step: int, policy: Policy, optimization: Optimization | None, critic: Trained | None = None) -> float:
     """Save the state after `step`; seconds it took. Collective."""
-    return Saves(run).save(step, policy, optimization)
+    return Saves(run).save(step, policy, optimization, critic)
 
 
-def load(run: RunFolder, step: int, policy: Policy, optimization: Optimization | None) -> None:
-    """Set the policy, and the optimizer where the checkpoint has its state. Collective.
+def load(run: RunFolder, step: int, policy: Policy, optimization: Optimization | None, critic: Trained | None = None) -> None:
+    """Set the policy and the critic, and the optimizers where the checkpoint has their state. Collective.
 
     Raises RunError, on all ranks, for a checkpoint that cannot be read or is of another model.
     """
-    read(run.checkpoint(step), policy, optimization)
+    folder = run.checkpoint(step)
+    read(folder, policy, optimization)
+    if critic:
+        _set(critic.policy, critic.optimization, folder / _CRITIC, folder / MARKER)
 
 
 def read(folder: Path, policy: Policy, optimization: Optimization | None) -> None:
@@ -142,14 +167,17 @@ def read(folder: Path, policy: Policy, optimization: Optimization | None) -> Non
             where=f"{folder / MARKER}; model.path",
             fix="give the model that the run began with, or start a new run",
         )
-    wanted = optimization if marker["optimizer"] else None
+    _set(policy, optimization if marker["optimizer"] else None, folder, folder / MARKER)
+
+
+def _set(policy: Policy, wanted: Optimization | None, folder: Path, marker: Path) -> None:
     try:
         state = dist_checkpointing.load(_state(policy, wanted, loading=True), str(folder))
     except Exception as error:
         raise RunError(
             f"Checkpoint {folder} cannot be read: {type(error).__name__}: {error}",
             where=str(folder),
-            fix=f"delete {folder / MARKER}; the run then goes on from the one before",
+            fix=f"delete {marker}; the run then goes on from the one before",
         ) from error
     policy.model.load_state_dict(state["model"])
     if wanted is not None:

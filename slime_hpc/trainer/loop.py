@@ -16,13 +16,13 @@ from slime_hpc.control import park
 from slime_hpc.control.api import BatchReady, Controller
 from slime_hpc.control.client import ControllerClient
 from slime_hpc.control.context import RoleContext
-from slime_hpc.trainer import checkpoint, share, step, warm_start, weights
+from slime_hpc.trainer import checkpoint, roster, share, step, warm_start
 from slime_hpc.trainer.delivery import Delivery
-from slime_hpc.trainer.model import Blueprint, build, transformer_config
-from slime_hpc.trainer.optimizer import Optimization
+from slime_hpc.trainer.model import Blueprint
 from slime_hpc.trainer.parallel import Place
 from slime_hpc.trainer.policy import Policy
 from slime_hpc.trainer.relay import Relay
+from slime_hpc.trainer.roster import Roster
 
 
 class TrainingLoop:
@@ -41,15 +41,13 @@ class TrainingLoop:
     def run(self) -> None:
         """Until the last step is trained, pushed and saved; when the attempt is to be parked, until the step reached is saved."""
         experiment = self._experiment
-        policy = self._policy()
+        policy = roster.make_policy(experiment, self._blueprint, self._place)
         start = self._first_weights(policy)
-        trainer = experiment.trainer
-        optimization = Optimization(
-            policy, trainer.optimizer, steps=experiment.steps, max_skipped=trainer.max_skipped_updates, options=trainer.megatron
-        )
+        held = roster.gather(experiment, self._blueprint, self._algorithm, policy, self._place, self._context.run)
         if start:
-            checkpoint.load(self._context.run, start, policy, optimization)
-        reference = self._reference()
+            checkpoint.load(self._context.run, start, policy, held.optimization, held.critic)
+        if held.kept:
+            held.kept.keep(start)
         delivery = self._register(start)
         try:
             delivery.push(policy, start)
@@ -57,25 +55,19 @@ class TrainingLoop:
                 asked = time.monotonic()
                 path = self._next_batch(number, delivery, policy)
                 if path is None:
-                    self._park(number - 1, policy, optimization)
+                    self._park(number - 1, held)
                     return
                 waited_s = time.monotonic() - asked
                 delivery.occupancy.to_trainer()
-                self._step(number, path, policy, optimization, reference, seconds_wait=waited_s)
+                self._step(number, path, held, seconds_wait=waited_s)
                 delivery.push(policy, number)
                 self._saves.settle(wait=False)
                 if self._due(number):
-                    self._save(number, policy, optimization)
+                    self._save(number, held)
         finally:
             delivery.close()
         self._saves.settle(wait=True)
         self._tell(lambda controller: controller.finish(experiment.steps))
-
-    def _policy(self, *, trainable: bool = True) -> Policy:
-        config = transformer_config(self._blueprint, self._experiment)
-        model = build(self._blueprint, config, self._place.device)
-        weights.freeze(model, self._blueprint.sizes, self._experiment.trainer.freeze)
-        return Policy(model, config, self._place, trainable=trainable)
 
     def _first_weights(self, policy: Policy) -> int:
         """Load what there is; the step it belongs to. Step 0's checkpoint is that of a warm start."""
@@ -84,26 +76,12 @@ class TrainingLoop:
         if newest == 0:
             checkpoint.load(run, 0, policy, None)
         elif newest is None:
-            self._load_model(policy)
+            roster.load_folder(policy, experiment, self._blueprint)
             if experiment.warm_start:
                 warm_start.run(experiment, experiment.warm_start, policy, self._place, self._report)
                 seconds = checkpoint.save(run, 0, policy, None)
                 self._report("checkpoint", step=0, seconds=seconds, path=str(run.checkpoint(0)))
         return newest or 0
-
-    def _load_model(self, policy: Policy) -> None:
-        weights.load(policy.model, self._blueprint.sizes, weights.source_of(self._experiment, self._blueprint))
-
-    def _reference(self) -> Policy | None:
-        """The policy before the first RL step, where the loss asks for it."""
-        if not self._experiment.algorithm.kl_coef:
-            return None
-        reference = self._policy(trainable=False)
-        if self._experiment.warm_start:
-            checkpoint.load(self._context.run, 0, reference, None)
-        else:
-            self._load_model(reference)
-        return reference
 
     def _register(self, start: int) -> Delivery:
         attempt = self._context.attempt
@@ -127,31 +105,31 @@ class TrainingLoop:
             delivery.push(policy, number - 1, behind=True)
         return Path(answer["path"]) if answer else None
 
-    def _step(
-        self, number: int, path: Path, policy: Policy, optimization: Optimization, reference: Policy | None, *, seconds_wait: float
-    ) -> None:
-        own = share.read(path, self._experiment, self._algorithm.advantage, policy, self._place)
-        values = step.train(number, own, self._experiment, self._algorithm, policy, optimization, reference, self._place)
+    def _step(self, number: int, path: Path, held: Roster, *, seconds_wait: float) -> None:
+        own = share.read(path, self._experiment, self._algorithm, held.policy, self._place)
+        values = step.train(number, own, self._experiment, self._algorithm, held, self._place)
+        if held.kept:
+            held.kept.keep(number)
         self._report("train", step=number, **values, seconds_wait=seconds_wait)
 
     def _due(self, number: int) -> bool:
         interval = self._experiment.checkpoint.interval
         return number == self._experiment.steps or (interval > 0 and number % interval == 0)
 
-    def _park(self, number: int, policy: Policy, optimization: Optimization) -> None:
+    def _park(self, number: int, held: Roster) -> None:
         """Save the step reached if it is not saved yet, and say so."""
         run = self._context.run
         self._saves.settle(wait=True)
         newest = self._relay.ask(lambda: max(checkpoint.complete_steps(run), default=0))
         if number > newest:
-            self._save(number, policy, optimization)
+            self._save(number, held)
             self._saves.settle(wait=True)
         if self._place.rank == 0:
             park.answer(run, self._context.attempt, number)
 
-    def _save(self, number: int, policy: Policy, optimization: Optimization) -> None:
+    def _save(self, number: int, held: Roster) -> None:
         run = self._context.run
-        seconds = self._saves.save(number, policy, optimization)
+        seconds = self._saves.save(number, held.policy, held.optimization, held.critic)
         always = frozenset({0} if self._experiment.algorithm.kl_coef else ())
         checkpoint.prune(run, keep=self._experiment.checkpoint.keep, always=always)
         self._report("checkpoint", step=number, seconds=seconds, path=str(run.checkpoint(number)))

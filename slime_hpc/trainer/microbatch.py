@@ -5,6 +5,7 @@ With context parallelism a rank holds its share of every sequence; the response 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,6 +43,10 @@ class MicroBatch:
     def num_tokens(self) -> int:
         """Real tokens of the whole pack."""
         return int(self.offsets[-1])
+
+    def unrouted(self) -> MicroBatch:
+        """The same with a free choice of experts: for any model but the one that the routes are of."""
+        return dataclasses.replace(self, routes_TLK=None)
 
     @property
     def num_samples(self) -> int:

@@ -9,7 +9,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -152,10 +152,13 @@ class PolicyModel(GPTModel):
         return own_2Q if cp.size() == 1 else context.complete(own_2Q, batch.own_Q, batch.index_R.numel(), cp)
 
 
-def build(blueprint: Blueprint, config: TransformerConfig, device: torch.device) -> PolicyModel:
+Kind = TypeVar("Kind", bound=PolicyModel)
+
+
+def build(blueprint: Blueprint, config: TransformerConfig, device: torch.device, kind: type[Kind] = PolicyModel) -> Kind:  # type: ignore[assignment]
     """This rank's stage, with weights that are not yet set."""
     sizes = blueprint.sizes
-    model = PolicyModel(
+    model = kind(
         config,
         block(config, sizes),
         vocab_size=sizes.vocab_size,

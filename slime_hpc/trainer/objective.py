@@ -11,13 +11,14 @@ from slime_hpc.algo.correction import Corrected, correct
 from slime_hpc.algo.registry import Parts
 from slime_hpc.algo.tokens import Tokens
 from slime_hpc.config.schema import Algorithm
+from slime_hpc.trainer.estimate import Estimate
 from slime_hpc.trainer.meter import Meter
 from slime_hpc.trainer.microbatch import MicroBatch
 from slime_hpc.trainer.share import Share
 
 BY_TOKEN = (
-    "logprob_abs_diff_mean", "kl", "entropy", "clip_fraction", *mismatch.BY_TOKEN,
-    "correction_weight", "correction_bounded", "rejected_fraction", "vetoed_fraction", "off_policy_fraction",
+    "logprob_abs_diff_mean", "logprob_abs_diff_mean_unrouted", "old_version_missing", "kl", "teacher_kl", "entropy", "clip_fraction",
+    *mismatch.BY_TOKEN, "correction_weight", "correction_bounded", "rejected_fraction", "vetoed_fraction", "off_policy_fraction",
 )  # fmt: skip
 SUMS = ("loss", "trained", "samples", *BY_TOKEN, *mismatch.BY_SAMPLE)
 MAXIMA = ("logprob_abs_diff_max", "ratio_max")
@@ -32,14 +33,11 @@ class Objective:
         parts: Parts,
         share: Share,
         meter: Meter,
-        *,
-        advantage_R: torch.Tensor,
-        old_R: torch.Tensor | None,
-        reference_R: torch.Tensor | None,
+        given: Estimate,
     ) -> None:
-        """`old_R`: log-probs before the step; None: those of its own forward pass. `reference_R`: for a KL term in the loss."""
         self._algorithm, self._parts, self._share, self._meter = algorithm, parts, share, meter
-        self._advantage_R, self._old_R, self._reference_R = advantage_R, old_R, reference_R
+        self._advantage_R, self._old_R = given.advantage_R, given.old_R
+        self._reference_R = given.reference_R if algorithm.kl_in == "loss" else None
 
     def __call__(self, batch: MicroBatch, logprob_R: torch.Tensor, entropy_R: torch.Tensor) -> torch.Tensor:
         """This micro-batch's part of the update's loss."""
@@ -79,8 +77,6 @@ class Objective:
         difference_R = (tokens.old_logprob_R - tokens.engine_logprob_R).abs()
         self._add("logprob_abs_diff_mean", difference_R, tokens.mask_R)
         self._meter.raise_to("logprob_abs_diff_max", difference_R[tokens.mask_R])
-        self._meter.add("trained", tokens.mask_R.sum())
-        self._meter.add("samples", (tokens.sum_S(torch.ones_like(difference_R)) > 0).sum())
         for name, value in mismatch.measure(tokens).items():
             self._meter.add(name, value)
 

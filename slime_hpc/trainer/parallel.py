@@ -6,6 +6,7 @@ Rank 0 opens a store and publishes its address as any role does; the token of th
 from __future__ import annotations
 
 import datetime
+import math
 import os
 from dataclasses import dataclass
 
@@ -46,6 +47,13 @@ class Place:
     def tells(self) -> bool:
         """Whether this rank's log-probs count: one rank of the last stage for each data-parallel rank."""
         return self.last_stage and self.tp_rank == 0 and self.cp_rank == 0
+
+    def finite_everywhere(self, value: float) -> bool:
+        """Whether all ranks' values are finite. Collective."""
+        bad = torch.tensor(0.0 if math.isfinite(value) else 1.0, device=self.device)
+        if self.world > 1:
+            dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+        return not bad.item()
 
 
 def join(context: RoleContext) -> tuple[Store, Place]:

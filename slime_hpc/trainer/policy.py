@@ -24,8 +24,11 @@ from slime_hpc.trainer.microbatch import MicroBatch, pack
 from slime_hpc.trainer.model import PolicyModel
 from slime_hpc.trainer.parallel import Place
 
-Loss = Callable[[MicroBatch, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(micro-batch, logprob_R, entropy_R) -> this micro-batch's part of the update's loss: parts of all ranks add up to it."""
+Loss = Callable[..., torch.Tensor]
+"""(micro-batch, each row of the model's output) -> this micro-batch's part of the update's loss: parts of all ranks add up to it.
+
+The rows of a policy are logprob_R and entropy_R.
+"""
 
 
 class Policy:
@@ -58,9 +61,13 @@ class Policy:
             ranks=self.config.context_parallel_size,
         )
 
-    @torch.no_grad()
     def logprobs(self, batches: Sequence[MicroBatch], *, temperature: float) -> list[torch.Tensor]:
         """logprob_R of each micro-batch; on all stages but the last an empty list."""
+        return self.first_rows(batches, temperature=temperature)
+
+    @torch.no_grad()
+    def first_rows(self, batches: Sequence[MicroBatch], *, temperature: float) -> list[torch.Tensor]:
+        """The first row, (R,), of the model's output for each micro-batch; on all stages but the last an empty list."""
 
         def collect(output: torch.Tensor, non_loss_data: bool = False) -> torch.Tensor:
             return output[0]
@@ -76,7 +83,7 @@ class Policy:
 
         def with_batch(batch: MicroBatch) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
             def scaled(output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-                part = loss(batch, output[0], output[1])
+                part = loss(batch, *output)
                 return part * scale, part.detach().clone()
 
             return scaled

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from slime_hpc.algo.weighting import token_weights
+from slime_hpc.algo.weighting import sample_mean, token_weights
 from slime_hpc.config import names
 from slime_hpc.config.schema import Experiment, WarmStart
 from slime_hpc.data.collate import offsets
@@ -71,7 +71,7 @@ def _step(data: _Demonstrations, experiment: Experiment, policy: Policy, place: 
     tokens_cap = experiment.trainer.tokens_per_pack
     (update,) = schedule(lengths, samples, dp_size=place.dp_size, tokens_cap=tokens_cap, updates=1)
     mask_R = np.ones(int(data.response_offsets[-1]), np.uint8)
-    weight_R = torch.from_numpy(token_weights(mask_R, data.response_offsets, samples.tolist(), mean="sample")).to(place.device)
+    weight_R = torch.from_numpy(token_weights(mask_R, data.response_offsets, samples.tolist(), sample_mean)).to(place.device)
 
     def cross_entropy(batch: MicroBatch, logprob_R: torch.Tensor, entropy_R: torch.Tensor) -> torch.Tensor:
         return -(logprob_R * weight_R[batch.index_R]).sum()

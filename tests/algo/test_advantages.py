@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from slime_hpc.algo import numpy_twin, registry
 from slime_hpc.algo.advantage import credit, returns, whiten
-from slime_hpc.config.algorithms import ADVANTAGES
+from slime_hpc.config.algorithms import ADVANTAGES, WITH_CRITIC, WITH_SIBLINGS
 from tests.algo.answers import ANSWERS, algorithm, tokens
 
 GROUPS = st.lists(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=8), min_size=1, max_size=6)
@@ -20,6 +20,9 @@ def score(name: str, groups: list[list[float]], *, normalize_std: bool = True) -
 
 EXPECTED = {
     "grpo": lambda r, group: (r - np.mean(group)) / (np.std(group, ddof=1) + 1e-6) if len(group) > 1 else 0.0,
+    "dr_grpo": lambda r, group: r - np.mean(group),
+    "gae": lambda r, group: r,
+    "none": lambda r, group: 0.0,
     "rloo": lambda r, group: r - (sum(group) - r) / (len(group) - 1) if len(group) > 1 else 0.0,
     "reinforce_plus_plus": lambda r, group: r,
     "reinforce_plus_plus_baseline": lambda r, group: r - np.mean(group),
@@ -45,9 +48,13 @@ def test_the_order_of_samples_does_not_matter(name):
     np.testing.assert_allclose(own(rewards, ids, normalize_std=True)[order], own(rewards[order], ids[order], normalize_std=True))
 
 
-@pytest.mark.parametrize("name", ["grpo", "rloo", "reinforce_plus_plus_baseline"])
+@pytest.mark.parametrize("name", WITH_SIBLINGS)
 def test_equal_rewards_teach_nothing(name):
     assert not score(name, [[0.7] * 4, [0.1]]).any()
+
+
+def test_only_gae_says_that_it_needs_a_critic():
+    assert tuple(name for name in ADVANTAGES if registry.load(algorithm(advantage=name)).advantage.critic) == WITH_CRITIC
 
 
 @given(answers=ANSWERS, gamma=st.floats(0.1, 1))

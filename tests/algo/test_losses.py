@@ -84,7 +84,13 @@ def test_cispo_keeps_the_gradient_of_a_clipped_token():
     assert result.clipped_R.tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("name", LOSSES)
+def test_cross_entropy_knows_no_advantage():
+    answers, result = token_loss("sft", one([2.0, 0.5], [-3, 7]))
+    np.testing.assert_allclose(result.loss_R.detach(), [-np.log(2), np.log(2)])
+    np.testing.assert_allclose(answers.logprob_R.grad, [-1, -1])
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "sft"])
 @given(answers=ANSWERS)
 def test_on_policy_every_loss_has_the_policy_gradient(name, answers):
     """With ratio 1 the gradient of the mean is that of -A log p; GSPO's gives each token the answer's mean advantage."""

@@ -53,7 +53,7 @@ def test_loss_and_gradient_are_those_of_trl(name):
         loss_R = loss_R + table.kl_coef * (kl.unbiased(kl_R, tokens.logprob_R, tokens.old_logprob_R) if table.kl_unbiased else kl_R)
     offsets = np.cumsum([0, *record_trl.LENGTHS])
     mask = tokens.mask_R.numpy().astype(np.uint8)
-    weight_R = token_weights(mask, offsets, range(len(lengths)), mean=table.loss_mean, length=table.loss_length)
+    weight_R = token_weights(mask, offsets, range(len(lengths)), parts.reduce, length=table.loss_length)
     loss = (loss_R * torch.from_numpy(weight_R)).sum()
     loss.backward()
     assert loss.item() == pytest.approx(expected["loss"], abs=1e-6)

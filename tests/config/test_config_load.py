@@ -132,7 +132,7 @@ def test_any_text_can_be_set_in_quotes(text):
         ('container.mounts=["/a:/b,c"]', "container.mounts.0", "host:container"),
         ("data.source=a:b", "exactly one of 'prompts' and 'source'", "Training prompts."),
         ("name=a b", "name = 'a b'", "Name of the run"),
-        ("algorithm.loss=ppo", "'ppo' is neither one of 'ppo_clip', 'gspo', 'cispo' nor 'module:attribute'", "The policy loss"),
+        ("algorithm.loss=ppo", "'ppo' is neither one of 'ppo_clip', 'gspo', 'cispo', 'sft' nor 'module:attribute'", "The policy loss"),
         ("algorithm.advantage=rlo", "Did you mean 'rloo'?", "'rloo': r - mean of the siblings"),
         ("algorithm.dual_clip=0.5", "'dual_clip' must be above 1", ""),
     ],

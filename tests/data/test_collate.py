@@ -42,7 +42,7 @@ def test_every_sample_is_found_again_through_the_offsets(given_samples):
 def test_types_do_not_depend_on_what_is_in_it(given_samples):
     batch, empty = collate(given_samples, step=1, weight_version=0), collate([], step=1, weight_version=0)
     for field in dataclasses.fields(batch):
-        if field.name not in ("step", "weight_version"):
+        if field.name not in ("step", "weight_version", "routes_TLK"):
             assert getattr(batch, field.name).dtype == getattr(empty, field.name).dtype, field.name
 
 
@@ -54,6 +54,20 @@ def test_a_sample_whose_arrays_differ_in_length_is_refused(field):
     with pytest.raises(DataError, match="numbers must be equal") as caught:
         collate([make_sample(), bad], step=1, weight_version=0)
     assert caught.value.where == "group 7, answer 2"
+
+
+def test_routes_that_do_not_fit_their_tokens_are_refused():
+    """Rows would shift from there on, and every later token would be sent where its neighbour went."""
+
+    def routed(rows):
+        return dataclasses.replace(make_sample(group=7, index=2, prompt=2, response=4), routes_TLK=np.zeros((rows, 3, 2), np.int16))
+
+    assert collate([routed(5)], step=1, weight_version=0).routes_TLK.shape == (6, 3, 2)
+    with pytest.raises(DataError, match="6 tokens has the routes of 6; there must be one less") as caught:
+        collate([routed(6)], step=1, weight_version=0)
+    assert caught.value.where == "group 7, answer 2"
+    with pytest.raises(DataError, match="1 of 2 samples have routes"):
+        collate([routed(5), make_sample()], step=1, weight_version=0)
 
 
 def test_half_a_character_does_not_stop_a_run():

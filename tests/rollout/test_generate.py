@@ -1,9 +1,11 @@
 """The client of the router: what it sends, what it takes for an answer, when it asks again."""
 
 import asyncio
+import base64
 import time
 
 import aiohttp
+import numpy as np
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -196,6 +198,30 @@ def test_an_answer_is_what_the_engine_said():
     assert (answer.tokens, answer.logprobs, answer.text, answer.finish) == ([7, 8], [-0.5, -0.5], "ab", Finish.LENGTH)
     assert (answer.weight_version, answer.weight_version_last) == (3, 4)
     assert parse_answer(reply(), request()).weight_version_last == 3
+
+
+def routes(count):
+    return base64.b64encode(np.arange(count, dtype=np.int32).tobytes()).decode()
+
+
+def test_routes_come_as_tokens_by_layers_by_experts(ask):
+    sent = []
+
+    def answer(_, body):
+        sent.append(body.get("return_routed_experts"))
+        return reply(routed_experts=routes(4 * 3 * 2))
+
+    (routed,), _ = ask(answer, [request(experts=(3, 2))])
+    np.testing.assert_array_equal(routed.routes_TLK, np.arange(24).reshape(4, 3, 2))
+    (plain,), _ = ask(answer, [request()])
+    assert plain.routes_TLK is None
+    assert sent == [True, None]
+
+
+@pytest.mark.parametrize("meta", [{}, {"routed_experts": None}, {"routed_experts": routes(23)}, {"routed_experts": "?"}])
+def test_routes_that_are_none_are_no_generation(meta):
+    with pytest.raises(EngineError, match="is no generation"):
+        parse_answer(reply(**meta), request(experts=(3, 2)))
 
 
 @given(st.integers(0, 2**40), st.integers(0, 2**40), st.integers(-1, 2**20))

@@ -18,7 +18,8 @@ from slime_hpc.store import hdf5
 from slime_hpc.testing.samples import make_sample
 from slime_hpc.testing.strategies import samples
 
-ARRAYS = [field.name for field in dataclasses.fields(collate([], step=1, weight_version=0)) if field.name not in ("step", "weight_version")]
+OTHERS = ("step", "weight_version", "routes_TLK")
+ARRAYS = [field.name for field in dataclasses.fields(collate([], step=1, weight_version=0)) if field.name not in OTHERS]
 
 
 def same(first, second):
@@ -60,6 +61,25 @@ def test_some_rows_are_those_rows(folder, given_samples, data):
     hdf5.seal(folder / "rows.h5", collate(given_samples, step=3, weight_version=2))
     rows = data.draw(st.lists(st.integers(0, len(given_samples) - 1), max_size=15)) if given_samples else []
     same(hdf5.read_rows(folder / "rows.h5", np.array(rows, np.int64)), collate([given_samples[i] for i in rows], step=3, weight_version=2))
+
+
+def test_routes_are_kept_where_there_are_any(tmp_path):
+    random = np.random.default_rng(1)
+    made = [make_sample(group=i, prompt=1 + i, response=2 * i) for i in range(5)]
+    lengths = [len(s.prompt_tokens_P) + len(s.response_tokens_R) for s in made]
+    routed = [
+        dataclasses.replace(s, routes_TLK=random.integers(0, 128, (length - 1, 3, 2)).astype(np.int16))
+        for s, length in zip(made, lengths, strict=True)
+    ]
+    hdf5.seal(tmp_path / "routed.h5", collate(routed, step=1, weight_version=0))
+    hdf5.seal(tmp_path / "plain.h5", collate(made, step=1, weight_version=0))
+    assert hdf5.read(tmp_path / "plain.h5").routes_TLK is None
+    batch = hdf5.read_rows(tmp_path / "routed.h5", np.array([3, 1]))
+    assert batch.routes_TLK.dtype == np.int16
+    for position, i in enumerate((3, 1)):
+        own = batch.routes_TLK[batch.token_offsets[position] : batch.token_offsets[position + 1]]
+        np.testing.assert_array_equal(own[:-1], routed[i].routes_TLK)
+        assert (own[-1] == -1).all()
 
 
 def test_a_rank_reads_its_rows_and_not_its_neighbours(sealed, batch, monkeypatch):

@@ -35,6 +35,11 @@ GSPO = {"loss": "gspo", "clip_low": 0.01, "clip_high": 0.02, "correction": {"kin
 CISPO = {"loss": "cispo", "clip_high": 0.1, "loss_mean": "constant", "loss_length": 24, "kl_coef": 0.1, "kl_unbiased": True}
 RETURNS = {"advantage": "reinforce_plus_plus", "gamma": 0.9, "kl_coef": 0.1, "kl_in": "reward"}
 REJECTION = {"advantage": "rloo", "whiten": True, "correction": {"reject": "geometric", "reject_low": 0.4, "reject_high": 1.5}}
+TP2_SP = {"tensor_parallel": 2, "sequence_parallel": True}
+DR_GRPO = {"advantage": "dr_grpo", "loss_mean": "constant", "loss_length": 24, "clip_low": 0.05, "clip_high": 0.1}
+PPO = {"advantage": "gae", "gamma": 0.95, "gae_lambda": 0.9, "clip_low": 0.05, "clip_high": 0.1}
+CRITIC = {"optimizer": {"lr": 1e-2}, "value_clip": 0.1}
+SFT = {"advantage": "none", "loss": "sft", "loss_mean": "rollout"}
 CASES = [
     Case("llama", "llama", 1),
     Case("qwen2-tied", "qwen2", 1, tied=True),
@@ -42,6 +47,11 @@ CASES = [
     Case("recompute", "qwen3", 1, trainer={"recompute": True}),
     Case("two-updates-kl-token-mean", "qwen3", 1, trainer={"updates_per_step": 2, "algorithm": TOKEN_MEAN}),
     Case("gspo-tis", "qwen3", 1, trainer={"updates_per_step": 2, "algorithm": GSPO}),
+    Case("ppo", "qwen3", 1, trainer={"updates_per_step": 2, "algorithm": PPO, "critic": CRITIC}),
+    Case("ppo-kl-warmup", "llama", 1, trainer={"algorithm": PPO | RETURNS | {"advantage": "gae"}, "critic": CRITIC | {"warmup_steps": 1}}),
+    Case("distillation", "qwen3", 1, trainer={"algorithm": {"advantage": "none"}, "teacher": {"coef": 0.5}}),
+    Case("dr-grpo", "qwen3", 1, trainer={"updates_per_step": 2, "algorithm": DR_GRPO}),
+    Case("sft", "qwen3", 1, trainer={"algorithm": SFT}),
     Case("tp2", "qwen3", 2, trainer={"tensor_parallel": 2}),
     Case("tp2-qwen2", "qwen2", 2, trainer={"tensor_parallel": 2}),
     Case("tp2-tied-sp", "qwen3", 2, tied=True, trainer={"tensor_parallel": 2, "sequence_parallel": True}),
@@ -53,6 +63,12 @@ CASES = [
     Case("dp2-returns-kl-in-reward", "qwen3", 2, trainer={"updates_per_step": 2, "algorithm": RETURNS}),
     Case("dp2-rloo-whiten-rejection", "qwen3", 2, trainer={"updates_per_step": 2, "algorithm": REJECTION}),
     Case("pp2-cispo-constant", "qwen3", 2, trainer={"pipeline_parallel": 2, "updates_per_step": 2, "algorithm": CISPO}),
+    Case("dp2-ppo-whiten", "qwen3", 2, trainer={"updates_per_step": 2, "algorithm": PPO | {"whiten": True}, "critic": CRITIC}),
+    Case("tp2-sp-ppo", "qwen3", 2, tied=True, trainer=TP2_SP | {"algorithm": PPO, "critic": CRITIC}),
+    Case("cp2-ppo", "qwen3", 2, trainer={"context_parallel": 2, "algorithm": PPO, "critic": CRITIC}),
+    Case("pp2-tied-ppo", "qwen2", 2, tied=True, trainer={"pipeline_parallel": 2, "algorithm": PPO, "critic": CRITIC}),
+    Case("dp2-distillation-rloo", "qwen3", 2, trainer={"updates_per_step": 2, "algorithm": REJECTION, "teacher": {"coef": 0.1}}),
+    Case("tp2-pp2-ppo", "qwen3", 4, trainer={"tensor_parallel": 2, "pipeline_parallel": 2, "algorithm": PPO, "critic": CRITIC}),
     Case("pp2-dp2-returns", "qwen3", 4, trainer={"pipeline_parallel": 2, "algorithm": RETURNS}),
     Case("tp2-dp2-gspo", "qwen3", 4, trainer={"tensor_parallel": 2, "updates_per_step": 2, "algorithm": GSPO}),
     Case("tp2-dp2", "qwen3", 4, trainer={"tensor_parallel": 2}),
@@ -97,6 +113,7 @@ def others(world: int, folder: Path, run_case: Any) -> dict[str, Any]:
     results = {"resharded": run_case.reshard(folder), "not_finite": run_case.not_finite(folder)}
     if world < 4:
         results |= {"routes": run_case.routes_replayed(folder), "asynchronous": run_case.asynchronous(folder)}
+        results |= {"kept": run_case.kept(folder), "odd": run_case.odd(folder)}
     if world == 2:
         results["resharded_experts"] = run_case.reshard(folder, "deepseek-v3")
     if world == 1:

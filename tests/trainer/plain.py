@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from slime_hpc.algo import numpy_twin, registry
-from slime_hpc.config.schema import Algorithm, Correction
+from slime_hpc.config.schema import Algorithm, Correction, Experiment
 from slime_hpc.data.sample import Sample
+from tests.trainer.plain_critic import PlainCritic
 from tests.trainer.tiny import TEMPERATURE
 
 
@@ -22,16 +23,27 @@ def logprobs(model: Any, sample: Sample, temperature: float = TEMPERATURE) -> tu
     return logp.gather(1, tokens[first:, None])[:, 0], -(logp.exp() * logp).sum(-1)
 
 
-def train(model: Any, samples: Sequence[Sample], algorithm: Algorithm, updates: int, rates: Sequence[float]) -> dict[str, list[float]]:
-    """Train in place, one step for each rate; the losses (last update of a step excepted, mean of updates) and largest gradient norms."""
+def train(
+    model: Any, samples: Sequence[Sample], experiment: Experiment, rates: Sequence[float | None], teacher: Any
+) -> dict[str, list[float]]:
+    """Train in place, one step at each rate; each step's losses (mean of updates) and largest gradient norms."""
+    algorithm, updates = experiment.algorithm, experiment.trainer.updates_per_step
     optimizer = torch.optim.AdamW(_groups(model), lr=1.0, betas=(0.9, 0.95), eps=1e-8)
+    critic = PlainCritic(model, experiment.critic) if experiment.critic else None
     reference = [logprobs(model, s)[0].detach() for s in samples]
-    report: dict[str, list[float]] = {"loss": [], "grad_norm": []}
-    for rate in rates:
+    taught = [logprobs(teacher, s)[0].detach() for s in samples] if teacher else None
+    report: dict[str, list[float]] = {"loss": [], "grad_norm": [], "value_loss": [], "critic_grad_norm": []}
+    for number, rate in enumerate(rates, 1):
+        old = [logprobs(model, s)[0].detach() for s in samples]
+        advantages, estimates = _advantages(samples, experiment, old, reference, taught, critic)
+        if critic:
+            loss, norm = critic.train(samples, estimates, updates)
+            report["value_loss"].append(loss)
+            report["critic_grad_norm"].append(norm)
+            if number <= critic.section.warmup_steps:
+                continue
         for group in optimizer.param_groups:
             group["lr"] = rate
-        old = [logprobs(model, s)[0].detach() for s in samples]
-        advantages = _advantages(samples, algorithm, old, reference)
         losses, norms = [], []
         for members in np.array_split(np.arange(len(samples)), updates):
             optimizer.zero_grad()
@@ -52,24 +64,34 @@ def _groups(model: Any) -> list[dict[str, Any]]:
     return [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
 
 
-def _advantages(samples: Sequence[Sample], algorithm: Algorithm, old: Any, reference: Any) -> list[torch.Tensor]:
-    """Of each token of each sample; with the KL penalty where it is part of the reward (k3)."""
+def _advantages(
+    samples: Sequence[Sample], experiment: Experiment, old: Any, reference: Any, taught: Any, critic: PlainCritic | None
+) -> tuple[list[torch.Tensor], list[tuple[np.ndarray, ...]]]:
+    """Of each token of each sample, with the KL penalty where it is part of the reward (k3); and the critic's estimates."""
+    algorithm = experiment.algorithm
     advantage = registry.load(algorithm).advantage
     rewards, groups = np.array([s.reward for s in samples], np.float32).astype(np.float64), np.array([s.group for s in samples])
     scores = advantage.score(rewards, groups, normalize_std=algorithm.normalize_std)
     masks = [s.loss_mask_R.astype(np.float64) for s in samples]
-    values = []
-    for score, mask, before, base in zip(scores, masks, old, reference, strict=True):
+    values, estimates = [], []
+    for sample, score, mask, before, base in zip(samples, scores, masks, old, reference, strict=True):
         gap = (base - before).double().numpy()
         penalty = algorithm.kl_coef * (np.exp(gap) - 1 - gap) * mask if algorithm.kl_in == "reward" else 0.0 * mask
-        if advantage.discounted:
+        if critic:
+            estimates.append(critic.estimates(sample, score, penalty, algorithm))
+            values.append(estimates[-1][1])
+        elif advantage.discounted:
             penalty[np.flatnonzero(mask)[-1]] -= score
             values.append(numpy_twin.returns(-penalty, gamma=algorithm.gamma))
         else:
             values.append(score - penalty)
+    if taught:
+        assert experiment.teacher is not None
+        gaps = [(before - judged).double().numpy() for before, judged in zip(old, taught, strict=True)]
+        values = [value - experiment.teacher.coef * gap * mask for value, gap, mask in zip(values, gaps, masks, strict=True)]
     if algorithm.whiten or advantage.whiten:
         values = numpy_twin.whiten(values, masks)
-    return [torch.from_numpy(value).float() for value in values]
+    return [torch.from_numpy(value).float() for value in values], estimates
 
 
 def _loss(model: Any, samples: Any, members: list[int], advantages: Any, old: Any, reference: Any, algorithm: Algorithm) -> torch.Tensor:
@@ -83,13 +105,16 @@ def _loss(model: Any, samples: Any, members: list[int], advantages: Any, old: An
             gap = reference[i] - new
             ratio = (new - old[i]).exp() if algorithm.kl_unbiased else 1.0
             token = token + algorithm.kl_coef * (gap.exp() - 1 - gap) * ratio
-        divisor = {"token": 1.0, "sample": float(mask.sum()), "constant": float(algorithm.loss_length)}[algorithm.loss_mean]
+        count = float(mask.sum())
+        divisor = {"token": 1.0, "sample": count, "rollout": count, "constant": float(algorithm.loss_length)}[algorithm.loss_mean]
         total = total + (token * mask).sum() / divisor
         weight += float(mask.sum()) if algorithm.loss_mean == "token" else 1.0
     return total / weight
 
 
 def _policy_loss(new: Any, old: Any, advantage: Any, mask: Any, algorithm: Algorithm) -> torch.Tensor:
+    if algorithm.loss == "sft":
+        return -new
     low, high = 1 - algorithm.clip_low, 1 + algorithm.clip_high
     if algorithm.loss == "cispo":
         return -(new - old).exp().clamp(low, high).detach() * advantage * new

@@ -13,19 +13,23 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 from slime_hpc.algo import registry
-from slime_hpc.config.schema import Algorithm, Experiment
+from slime_hpc.config.schema import Experiment, Model, Trainer
 from slime_hpc.data.collate import collate
 from slime_hpc.data.sample import Sample
-from slime_hpc.errors import ConfigError, RunError
+from slime_hpc.errors import ConfigError, DataError, RunError
 from slime_hpc.run_folder import RunFolder
-from slime_hpc.trainer import checkpoint, parallel, routes, share, step, weights
+from slime_hpc.store import hdf5
+from slime_hpc.trainer import checkpoint, parallel, roster, routes, share, step, weights
+from slime_hpc.trainer.estimate import estimate, flat
 from slime_hpc.trainer.logprob import from_logits
-from slime_hpc.trainer.model import Blueprint, build, transformer_config
-from slime_hpc.trainer.optimizer import Optimization
-from slime_hpc.trainer.policy import Policy
+from slime_hpc.trainer.meter import Meter
+from slime_hpc.trainer.model import Blueprint
+from slime_hpc.trainer.objective import SUMS
+from slime_hpc.trainer.roster import Roster
 from tests.trainer import plain, tiny
 
 CPU = torch.device("cpu")
+ACTOR_CRITIC = {"algorithm": {"advantage": "gae", "whiten": True}, "critic": {"optimizer": {"lr": 1e-2}}}
 
 
 class Built:
@@ -34,29 +38,21 @@ class Built:
     def __init__(self, experiment: Experiment) -> None:
         parallel.split(experiment.trainer, experiment.seed)
         self.experiment = experiment
+        self.parts = registry.load(experiment.algorithm)
         self.place = parallel.place(CPU)
         self.blueprint = Blueprint.read(experiment)
-        self.policy = self.make(trainable=True)
-        self.load(self.policy)
+        self.policy = roster.make_policy(experiment, self.blueprint, self.place)
+        roster.load_folder(self.policy, experiment, self.blueprint)
 
-    def make(self, *, trainable: bool) -> Policy:
-        config = transformer_config(self.blueprint, self.experiment)
-        model = build(self.blueprint, config, CPU)
-        weights.freeze(model, self.blueprint.sizes, self.experiment.trainer.freeze)
-        return Policy(model, config, self.place, trainable=trainable)
+    def models(self) -> Roster:
+        """The policy, its optimizer, and the models beside it."""
+        nowhere = RunFolder(Path("none"))
+        return roster.gather(self.experiment, self.blueprint, self.parts, self.policy, self.place, nowhere)
 
-    def load(self, policy: Policy) -> None:
-        weights.load(policy.model, self.blueprint.sizes, weights.source_of(self.experiment, self.blueprint))
-
-    def optimization(self) -> Optimization:
-        trainer = self.experiment.trainer
-        return Optimization(self.policy, trainer.optimizer, steps=self.experiment.steps, max_skipped=trainer.max_skipped_updates)
-
-    def train(self, number: int, batch: Path, optimization: Optimization, reference: Policy | None = None) -> dict[str, float]:
+    def train(self, number: int, batch: Path, held: Roster) -> dict[str, float]:
         """One step on a batch."""
-        parts = registry.load(self.experiment.algorithm)
-        own = share.read(batch, self.experiment, parts.advantage, self.policy, self.place)
-        return step.train(number, own, self.experiment, parts, self.policy, optimization, reference, self.place)
+        own = share.read(batch, self.experiment, self.parts, self.policy, self.place)
+        return step.train(number, own, self.experiment, self.parts, held, self.place)
 
     def exported(self) -> dict[str, torch.Tensor]:
         """All weights, on rank 0 (elsewhere empty)."""
@@ -73,42 +69,48 @@ class Plain:
 
 
 @functools.cache
-def _plain(kind: str, tied: bool, algorithm: str, updates: int, rates: tuple[float, ...]) -> Plain:
-    hf, samples = tiny.hf_model(kind, tied=tied), tiny.samples()
+def _plain(kind: str, tied: bool, told: str, rates: tuple[float | None, ...]) -> Plain:
+    """`told`: the experiment without its layout, as JSON."""
+    hf, samples, experiment = tiny.hf_model(kind, tied=tied), tiny.samples(), Experiment.model_validate_json(told)
     engine_diff = max(_difference(hf, sample) for sample in samples)
-    report = plain.train(hf, samples, Algorithm.model_validate_json(algorithm), updates, rates)
+    teacher = tiny.hf_model(kind, tied=False, seed=2) if experiment.teacher else None
+    report = plain.train(hf, samples, experiment, rates, teacher)
     return Plain(report, tiny.state(hf), engine_diff)
+
+
+def _without_layout(experiment: Experiment) -> str:
+    own = {"trainer": Trainer(updates_per_step=experiment.trainer.updates_per_step), "model": Model(path="-")}
+    if experiment.teacher:
+        own |= {"teacher": experiment.teacher.model_copy(update={"path": "-"})}
+    return experiment.model_copy(update=own).model_dump_json()
 
 
 def run(case: Any, folder: Path) -> dict[str, Any]:
     """Compare log-probs, training and weights with the plain model; on rank 0 alone, elsewhere an empty result."""
     model_folder, batch = folder / f"{case.kind}-{case.tied}", folder / "batch.h5"
+    teacher_folder = folder / f"teacher-{case.kind}"
     hf = tiny.hf_model(case.kind, tied=case.tied)
     if dist.get_rank() == 0:
         if not model_folder.exists():
             hf.save_pretrained(model_folder)
         if not batch.exists():
             tiny.write_batch(batch)
+        if "teacher" in case.trainer and not teacher_folder.exists():
+            tiny.hf_model(case.kind, tied=False, seed=2).save_pretrained(teacher_folder)
     dist.barrier()
-    experiment = tiny.experiment(model_folder, **case.trainer)
+    own = case.trainer | ({"teacher": {"path": str(teacher_folder), **case.trainer["teacher"]}} if "teacher" in case.trainer else {})
+    experiment = tiny.experiment(model_folder, **own)
     built = Built(experiment)
     first = built.exported()
     score = _score(built, hf, tiny.samples())
-    reference = None
-    if experiment.algorithm.kl_coef:
-        reference = built.make(trainable=False)
-        built.load(reference)
-    optimization = built.optimization()
-    values = []
-    for number in range(1, case.steps + 1):
-        values.append(built.train(number, batch, optimization, reference))
+    held = built.models()
+    values = [built.train(number, batch, held) for number in range(1, case.steps + 1)]
     trained = built.exported()
     parallel_state.destroy_model_parallel()
     if dist.get_rank() != 0:
         return {}
     state = tiny.state(hf)
-    algorithm, updates = experiment.algorithm.model_dump_json(), experiment.trainer.updates_per_step
-    expected = _plain(case.kind, case.tied, algorithm, updates, tuple(v["lr"] for v in values))
+    expected = _plain(case.kind, case.tied, _without_layout(experiment), tuple(v.get("lr") for v in values))
     return {
         "exact": all(torch.equal(tensor, state[name]) for name, tensor in first.items()),
         "names": sorted(first) == sorted(n for n in state if not (case.tied and n == "lm_head.weight")),
@@ -160,16 +162,16 @@ def reshard(folder: Path, kind: str = "qwen3") -> dict[str, Any]:
     dist.barrier()
     differences, losses, whole = [], [], {}
     for number, layout in enumerate([layouts[0], *layouts]):
-        experiment = tiny.experiment(model_folder, **layout)
+        experiment = tiny.experiment(model_folder, **(ACTOR_CRITIC if kind == "qwen3" else {}), **layout)
         built = Built(experiment)
-        optimization = built.optimization()
+        held = built.models()
         if number == 0:
             for step_number in (1, 2):
-                built.train(step_number, batch, optimization)
-            checkpoint.save(run, 2, built.policy, optimization)
+                built.train(step_number, batch, held)
+            checkpoint.save(run, 2, built.policy, held.optimization, held.critic)
         else:
-            checkpoint.load(run, 2, built.policy, optimization)
-        losses.append([built.train(step_number, batch, optimization)["loss"] for step_number in (3, 4)])
+            checkpoint.load(run, 2, built.policy, held.optimization, held.critic)
+        losses.append([built.train(step_number, batch, held)["loss"] for step_number in (3, 4)])
         exported = built.exported()
         whole = whole or exported
         differences.append(max((float((exported[n] - whole[n]).abs().max()) for n in whole), default=0.0))
@@ -203,8 +205,7 @@ def routes_replayed(folder: Path) -> dict[str, Any]:
         forced = [dataclasses.replace(batch, routes_TLK=_other_routes(batch)) for batch in batches]
         values = built.policy.logprobs(forced, temperature=1.0)
         built.policy.backward(forced, lambda batch, logprob_R, entropy_R: logprob_R.sum(), temperature=1.0)
-        optimization = built.optimization()
-        figures["norms"].append(optimization.step(1, what="routes").norm)
+        figures["norms"].append(built.models().optimization.step(1, what="routes").norm)
         told: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(told, [torch.cat(v).tolist() if v else [] for v in (values, free)])
         figures["forced"].append(told[-1][0])
@@ -226,7 +227,7 @@ def frozen(folder: Path) -> dict[str, Any]:
     batch = folder / "batch.h5"
     built = Built(tiny.experiment(folder / "qwen3-False", freeze=["embed_tokens", r"layers\.[01]\..*proj"]))
     before = built.exported()
-    built.train(1, batch, built.optimization())
+    built.train(1, batch, built.models())
     moved = sorted(name for name, tensor in built.exported().items() if not torch.equal(tensor, before[name]))
     try:
         weights.freeze(built.policy.model, built.blueprint.sizes, ["no_such_weight"])
@@ -239,22 +240,22 @@ def frozen(folder: Path) -> dict[str, Any]:
 
 def asynchronous(folder: Path) -> dict[str, Any]:
     """A checkpoint that is written while training goes on holds the state at the time of the save, as the ordinary one does."""
-    built = Built(tiny.experiment(folder / "qwen3-False"))
+    built = Built(tiny.experiment(folder / "qwen3-False", **ACTOR_CRITIC))
     run, batch = RunFolder(folder / f"run-async-{dist.get_world_size()}"), folder / "batch.h5"
-    optimization = built.optimization()
-    built.train(1, batch, optimization)
+    held = built.models()
+    built.train(1, batch, held)
     saved = built.exported()
     saves = checkpoint.Saves(run, asynchronous=True)
-    saves.save(1, built.policy, optimization)
+    saves.save(1, built.policy, held.optimization, held.critic)
     early = checkpoint.complete_steps(run)
-    built.train(2, batch, optimization)
+    built.train(2, batch, held)
     trained = built.exported()
-    saves.save(2, built.policy, optimization)
+    saves.save(2, built.policy, held.optimization, held.critic)
     saves.settle(wait=True)
     parallel_state.destroy_model_parallel()
-    again = Built(tiny.experiment(folder / "qwen3-False"))
-    loaded = again.optimization()
-    checkpoint.load(run, 1, again.policy, loaded)
+    again = Built(tiny.experiment(folder / "qwen3-False", **ACTOR_CRITIC))
+    loaded = again.models()
+    checkpoint.load(run, 1, again.policy, loaded.optimization, loaded.critic)
     same = all(torch.equal(tensor, saved[name]) for name, tensor in again.exported().items())
     again.train(2, batch, loaded)
     steps = checkpoint.complete_steps(run)
@@ -280,12 +281,12 @@ def not_finite(folder: Path) -> dict[str, Any]:
         tiny.write_batch(batch, broken=3)
     dist.barrier()
     built = Built(tiny.experiment(folder / "qwen3-False", max_skipped_updates=1, algorithm={"correction": {"kind": "tis"}}))
-    optimization = built.optimization()
+    held = built.models()
     before = built.exported()
-    values = built.train(1, batch, optimization)
+    values = built.train(1, batch, held)
     after = built.exported()
     try:
-        built.train(2, batch, optimization)
+        built.train(2, batch, held)
         stopped = ""
     except RunError as error:
         stopped = error.what
@@ -293,6 +294,72 @@ def not_finite(folder: Path) -> dict[str, Any]:
     dist.all_gather_object(told, stopped)
     parallel_state.destroy_model_parallel()
     return {"values": values, "same": all(torch.equal(after[n], before[n]) for n in before), "stopped": told}
+
+
+def kept(folder: Path) -> dict[str, Any]:
+    """Train a step; then on answers of which half were drawn before it: whose log-probs the ratio divides by, and what is left of it."""
+    batch = folder / "batch-versions.h5"
+    if dist.get_rank() == 0:
+        tiny.write_batch(batch, stale=1)
+    dist.barrier()
+    built = Built(tiny.experiment(folder / "qwen3-False", algorithm={"old_logprobs": "generator"}))
+    held = built.models()
+    assert held.kept is not None
+    own = share.read(batch, built.experiment, built.parts, built.policy, built.place)
+    batches = [packed for update in own.updates for packed in update]
+    by_version = []
+    for number in (1, 2):
+        held.kept.keep(number - 1)
+        by_version.append(flat(lambda given: built.policy.logprobs(given, temperature=tiny.TEMPERATURE), batches, own))
+        if number == 1:
+            built.train(number, batch, held)
+    before = built.exported()
+    meter = Meter(built.place, sums=SUMS, maxima=())
+    old_R = estimate(own, held, built.experiment, built.parts, meter).old_R
+    after = built.exported()
+    assert old_R is not None
+    held.kept.keep(5)
+    held.kept.keep(6)
+    missing = built.train(7, batch, held)["old_version_missing"]
+    parallel_state.destroy_model_parallel()
+    return {
+        "old": float((old_R - torch.where(own.version_R == 1, by_version[1], by_version[0])).abs().max()),
+        "apart": float((by_version[1] - by_version[0]).abs().max()),
+        "same": all(torch.equal(after[name], before[name]) for name in before),
+        "missing": meter.join()["old_version_missing"],
+        "gone": missing,
+    }
+
+
+def odd(folder: Path) -> dict[str, Any]:
+    """Batches that teach nothing, are too long for a micro-batch, or do not fit together: what each does, and what every rank is told."""
+    names = ("equal", "empty", "short")
+    paths = {name: folder / f"batch-{name}.h5" for name in names}
+    if dist.get_rank() == 0:
+        samples = tiny.samples()
+        equal = [dataclasses.replace(sample, reward=0.5) for sample in samples]
+        hdf5.seal(paths["equal"], collate(equal, step=1, weight_version=0))
+        hdf5.seal(paths["empty"], collate([], step=1, weight_version=0))
+        whole = collate(samples, step=1, weight_version=0)
+        hdf5.seal(paths["short"], dataclasses.replace(whole, logprobs_R=whole.logprobs_R[:-1]))
+    dist.barrier()
+    built = Built(tiny.experiment(folder / "qwen3-False", tokens_per_gpu=20))
+    held, before = built.models(), built.exported()
+    values = built.train(1, paths["equal"], held)
+    refused = {}
+    for name in names[1:]:
+        said: list[Any] = [None] * dist.get_world_size()
+        try:
+            built.train(2, paths[name], held)
+            own = ""
+        except DataError as error:
+            own = str(error)
+        dist.all_gather_object(said, own)
+        refused[name] = said
+    # The parameters that are decayed move by that alone.
+    moved = {name: float((tensor - before[name]).abs().max()) for name, tensor in built.exported().items() if "norm" in name}
+    parallel_state.destroy_model_parallel()
+    return {"values": values, "refused": refused, "moved": max(moved.values(), default=0.0)}
 
 
 def foreign(folder: Path) -> str:
@@ -309,13 +376,13 @@ def foreign(folder: Path) -> str:
 
 def bf16(folder: Path) -> dict[str, Any]:
     """bfloat16: log-probs near the float32 ones, finite values, and weights that move."""
-    experiment = tiny.experiment(folder / "qwen3-False", dtype="bfloat16")
+    experiment = tiny.experiment(folder / "qwen3-False", dtype="bfloat16", **ACTOR_CRITIC)
     built = Built(experiment)
     tiny.write_batch(folder / "scratch-bf16.h5")
     difference = _score(built, tiny.hf_model("qwen3", tied=False), tiny.samples())
     before = built.exported()
-    optimization = built.optimization()
-    values = built.train(3, folder / "scratch-bf16.h5", optimization)
+    held = built.models()
+    values = built.train(3, folder / "scratch-bf16.h5", held)
     moved = max(float((tensor.float() - before[name].float()).abs().max()) for name, tensor in built.exported().items())
     parallel_state.destroy_model_parallel()
     return {"score": difference, "values": values, "moved": moved, "dtype": str(before["lm_head.weight"].dtype)}

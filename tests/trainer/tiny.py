@@ -41,7 +41,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 """Prefix of the transformers classes, and sizes beside SIZES."""
 
 
-def hf_model(kind: str, *, tied: bool) -> Any:
+def hf_model(kind: str, *, tied: bool, seed: int = 1) -> Any:
     """A float32 model whose norms and biases are not trivial."""
     import transformers
 
@@ -49,7 +49,7 @@ def hf_model(kind: str, *, tied: bool) -> Any:
     sizes = {key: value for key, value in SIZES.items() if not (key == "head_dim" and kind == "deepseek-v3")}
     config = getattr(transformers, f"{prefix}Config")(**{**sizes, **own}, tie_word_embeddings=tied, attn_implementation="eager")
     model = getattr(transformers, f"{prefix}ForCausalLM")(config)
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
@@ -77,6 +77,7 @@ def state(model: Any) -> dict[str, torch.Tensor]:
 def experiment(folder: Path, **trainer: Any) -> Experiment:
     """An experiment on a model folder."""
     own = trainer.pop("algorithm", {})
+    beside = {name: trainer.pop(name) for name in ("critic", "teacher") if name in trainer}
     optimizer = {"lr": 1e-3, "warmup_steps": 2, "decay": "linear", "weight_decay": 0.01}
     return Experiment.model_validate(
         {
@@ -86,13 +87,14 @@ def experiment(folder: Path, **trainer: Any) -> Experiment:
             "data": {"source": "none:none"},
             "rollout": {"prompts_per_step": 4, "samples_per_prompt": 4, "temperature": TEMPERATURE},
             "algorithm": own,
+            **beside,
             "trainer": {"tokens_per_gpu": 96, "optimizer": optimizer, **trainer},
         }
     )
 
 
-def samples(*, broken: int | None = None) -> list[Sample]:
-    """16 samples in 4 groups, of different lengths, one with masked tokens; `broken` has no log-probs."""
+def samples(*, broken: int | None = None, stale: int = 0) -> list[Sample]:
+    """16 samples in 4 groups, of different lengths, one with masked tokens; `broken` has no log-probs, odd ones are of version `stale`."""
     random = np.random.default_rng(7)
     made = []
     for i in range(16):
@@ -107,13 +109,13 @@ def samples(*, broken: int | None = None) -> list[Sample]:
                 response_tokens_R=random.integers(0, VOCAB, response).astype(np.int32),
                 logprobs_R=random.normal(-5, 1, response).astype(np.float32) * (np.nan if i == broken else 1),
                 loss_mask_R=mask, reward=float(random.random()), reward_failed=False, finish=Finish.STOP,
-                weight_version=0, weight_version_last=0, text="",
+                weight_version=stale * (i % 2), weight_version_last=stale * (i % 2), text="",
             )
         )  # fmt: skip
     return made
 
 
-def write_batch(path: Path, *, broken: int | None = None) -> None:
+def write_batch(path: Path, *, broken: int | None = None, stale: int = 0) -> None:
     """The batch of the samples."""
     path.unlink(missing_ok=True)
-    hdf5.seal(path, collate(samples(broken=broken), step=1, weight_version=0))
+    hdf5.seal(path, collate(samples(broken=broken, stale=stale), step=1, weight_version=0))
