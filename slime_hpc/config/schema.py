@@ -255,14 +255,33 @@ class Trainer(Section):
     megatron: dict[str, Any] = Field(default_factory=dict, description="Passed through to Megatron's TransformerConfig.")
 
 
+class Delta(Section):
+    """sync.transport = 'delta'."""
+
+    encoding: Literal["gaps", "xor"] = Field(
+        default="gaps",
+        description="How a change is written: 'gaps' between changed elements, and by how much; 'xor' of all bits. Both through zstd.",
+    )
+    full_interval: Positive = Field(
+        default=20, description="Every so many versions one is full: a node that starts late applies at most so many, less one, deltas."
+    )
+    local: str = Field(
+        default="",
+        description="Folder on every node of engines for its copy of the weights, as large as the model: a local disk, or /dev/shm for "
+        "memory; default: $TMPDIR, else /tmp.",
+    )
+
+
 class Sync(Section):
     """How weights go from trainer to engines."""
 
-    transport: Literal["distributed", "disk", "ipc"] = Field(
+    transport: Literal["distributed", "disk", "ipc", "delta"] = Field(
         default="distributed",
         description="'distributed': a process group (NCCL, on CPU gloo) in flat buckets; 'disk': a full checkpoint that engines load; "
-        "'ipc': handles of flat buckets in the memory of the one GPU that trainer and engine share, for rollout.colocate.",
+        "'ipc': handles of flat buckets in the memory of the one GPU that trainer and engine share, for rollout.colocate; 'delta': what "
+        "changed since the last version, through files that each node of engines applies to a copy of its own.",
     )
+    delta: Delta = Field(default_factory=Delta, description="Of transport = 'delta'.")
     bucket_mib: Positive = Field(default=512, description="Size of a bucket.")
     timeout_s: float = Field(default=300.0, gt=0, description="A push that takes longer fails, with the engine's own words.")
     verify: bool = Field(default=False, description="After each push compare greedy log-probs of a fixed prompt, trainer against engines.")

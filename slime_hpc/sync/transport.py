@@ -5,8 +5,8 @@ Knows Hugging Face names and tensors; knows neither Megatron nor how an engine i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from slime_hpc.control.endpoint import Endpoint
@@ -27,6 +27,8 @@ class PushReport:
     wire_s: float
     """Time in collectives, writes and engine replies."""
     total_s: float
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """What a transport alone has to tell: seconds and bytes of its phases, by their names in metrics.jsonl."""
 
 
 class WeightTransport(Protocol):
@@ -53,4 +55,5 @@ TRANSPORTS = {
     "distributed": "slime_hpc.sync.distributed:DistributedTransport",
     "disk": "slime_hpc.sync.disk:DiskTransport",
     "ipc": "slime_hpc.sync.ipc:IpcTransport",
+    "delta": "slime_hpc.sync.delta.transport:DeltaTransport",
 }

@@ -145,6 +145,7 @@ class TrainingLoop:
             "seconds": report.total_s,
             "seconds_gather": report.gather_s,
             "seconds_wire": report.wire_s,
+            **report.phases,
         }
         if self._experiment.sync.verify:
             values |= self._verify(policy, version)
