@@ -2,6 +2,7 @@ import contextlib
 import errno
 import os
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,11 +26,13 @@ def agents(context, local, *names):
     for name, copy in zip(names, copies, strict=True):
         threads.append(threading.Thread(target=Agent(context.run, context.attempt, name, copy).follow, args=(stop,)))
         threads[-1].start()
-    yield copies
-    stop.set()
-    for thread, copy in zip(threads, copies, strict=True):
-        thread.join()
-        copy.close()
+    try:
+        yield copies
+    finally:
+        stop.set()
+        for thread, copy in zip(threads, copies, strict=True):
+            thread.join()
+            copy.close()
 
 
 @pytest.fixture
@@ -135,8 +138,15 @@ def test_an_agent_that_has_died_fails_the_push_in_time(context, fake, tmp_path):
         transport.push(1, small_tensors())
 
 
-def no_space(*arguments):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def no_space_in(folder, call):
+    """A system call on an open file that fails where the file lies in `folder`."""
+
+    def fails(file, *arguments):
+        if Path(f"/proc/self/fd/{file}").readlink().is_relative_to(folder):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return call(file, *arguments)
+
+    return fails
 
 
 def test_a_full_disk_of_a_node_is_told_and_the_next_push_succeeds(context, fake, tmp_path):
@@ -145,7 +155,7 @@ def test_a_full_disk_of_a_node_is_told_and_the_next_push_succeeds(context, fake,
         transport.connect([fake])
         with pytest.MonkeyPatch.context() as patch, pytest.raises(WeightPushError, match="fake-0 cannot apply the weights: No space left"):
             # What shutil.copyfile copies with.
-            patch.setattr(os, "sendfile", no_space)
+            patch.setattr(os, "sendfile", no_space_in(tmp_path, os.sendfile))
             transport.push(1, small_tensors())
         assert copy.held() is None
         # The fake engine has no /update_weights_from_disk: that it is asked means that its node holds the version.
@@ -160,7 +170,7 @@ def test_a_full_disk_of_the_run_is_told_and_the_next_push_succeeds(context, fake
         transport.connect([fake])
         with pytest.MonkeyPatch.context() as patch, pytest.raises(WeightPushError, match="No space left"):
             # Where file systems that allocate late say it.
-            patch.setattr(os, "fsync", no_space)
+            patch.setattr(os, "fsync", no_space_in(context.run.weights, os.fsync))
             transport.push(1, small_tensors())
         with pytest.raises(WeightPushError, match="fake-0 /update_weights_from_disk: 404"):
             transport.push(2, small_tensors())

@@ -60,6 +60,6 @@ def test_an_engine_that_is_gone_fails_connect(transport, run):
 
 def test_a_shard_that_cannot_be_written_is_named(tmp_path):
     folder = CheckpointFolder(tmp_path / "v1")
-    with pytest.raises(WeightPushError, match="The weights cannot be written: .*No such file") as caught:
+    with pytest.raises(WeightPushError, match=r"The weights cannot be written: .*No such file") as caught:
         folder.write([("a", torch.ones(3))])
     assert "model-00001.safetensors" in caught.value.where

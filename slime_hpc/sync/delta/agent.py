@@ -1,7 +1,7 @@
 """Beside every engine: brings the node's copy of the weights to each version that the trainer publishes, and says so.
 
-Both directions are small files under control/weights/<attempt>/, written by rename: `head.json` names the newest version, `<engine>.json` what
-the engine's node holds, or why it does not. No port is opened. The agent works while the engine generates; only loading needs a pause.
+Both directions are small files under control/weights/<attempt>/, written by rename: `head.json` names the newest version, `<engine>.json`
+what the engine's node holds, or why it does not. No port is opened. The agent works while the engine generates; only loading needs a pause.
 """
 
 from __future__ import annotations

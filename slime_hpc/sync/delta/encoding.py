@@ -1,7 +1,7 @@
 """How the difference between two states of a tensor is written down: the interface, and its registry.
 
-An encoding sees bit patterns only: two arrays of unsigned integers of the same size. What they stand for (bf16, fp8, int), which tensor they
-belong to, and where the bytes go, it does not know.
+An encoding sees bit patterns only: two arrays of unsigned integers of the same size. What they stand for (bf16, fp8, int), which tensor
+they belong to, and where the bytes go, it does not know.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Encoding(Protocol):
         ...
 
     def apply(self, target_N: np.ndarray, blob: bytes) -> None:
-        """Change `target_N` (contiguous, of the type that was encoded) in place. Raises DeltaError when `blob` is damaged or does not fit."""
+        """Change `target_N` (contiguous, of the encoded type) in place. Raises DeltaError when `blob` is damaged or does not fit."""
         ...
 
 

@@ -64,8 +64,8 @@ class Gaps:
 def changes(old_N: np.ndarray, new_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Positions of the elements that differ, ascending (K,) int64, and new minus old there, (K,) of the arrays' type.
 
-    One pass reads both arrays; what it writes fits the cache when they are as short as `chunks.CHUNK_BYTES`. The differences are then looked
-    through by lines of 64 flags, each of a word of 8 bytes: most are zero.
+    One pass reads both arrays; what it writes fits the cache when they are as short as `chunks.CHUNK_BYTES`. The differences are then
+    looked through by lines of 8 flags, each of a word of 8 bytes: most are zero.
     """
     per_word = _WORD // old_N.itemsize
     difference_N = new_N - old_N

@@ -1,8 +1,8 @@
 """A checkpoint on the node's own disk (or in its memory) that is brought from version to version in place; SGLang loads it as any other.
 
-While a version is being applied there is no `state.json`; a process that dies in the midst leaves none, and the next one begins anew from the
-newest full version: an engine is never told to load what may be half of one version and half of another. Engines of one node share the copy:
-an exclusive lock is held by who changes it, a shared one by everyone who uses it, and the last one removes it.
+While a version is being applied there is no `state.json`; a process that dies in the midst leaves none, and the next one begins anew from
+the newest full version: an engine is never told to load what may be half of one version and half of another. Engines of one node share the
+copy: an exclusive lock is held by who changes it, a shared one by everyone who uses it, and the last one removes it.
 Knows nothing of engines or HTTP.
 """
 

@@ -1,8 +1,8 @@
 """Weights as what changed since the last version, through the shared file system.
 
-Rank 0 writes a version, full at first and then every so often; the agent beside each engine brings its node's copy there; then the engines,
-paused, load that copy. `weights/` keeps the newest full version and the deltas after it, which is all that a late node needs. After a failed
-push the next version is full. SGLang takes whole tensors only, from a group or from memory, so there is no way to hand it a delta itself.
+Rank 0 writes a version, full at first and then every so often; the agent beside each engine brings its node's copy there; then the
+engines, paused, load that copy. `weights/` keeps the newest full version and the deltas after it: all that a late node needs. After a
+failed push the next version is full. SGLang takes whole tensors only, from a group or from memory: no delta can be handed to it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One version of the weights while it is written: full, or what changed since the last one.
 
-Both keep `base` up to date, the bytes of the version written last, in host memory: it is what the next delta is told from. A version that was
-not written to its end leaves `base` half old, half new; the caller must not go on from it. Knows nothing of engines.
+Both keep `base` up to date, the bytes of the version written last, in host memory: it is what the next delta is told from. A version that
+was not written to its end leaves `base` half old, half new; the caller must not go on from it. Knows nothing of engines.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The old bits XOR the new ones, all of them, compressed: where nothing changed there are zeros.
 
-Simple, and good where only every thousandth element changes; with more changes it is larger than `gaps`, and both ways go through every byte.
+Simple. It is larger than `gaps` for what training changes, and both ways go through every byte.
 """
 
 from __future__ import annotations
