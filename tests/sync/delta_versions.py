@@ -14,14 +14,14 @@ from slime_hpc.sync.delta.chunks import Crew
 from slime_hpc.sync.delta.local_copy import LocalCopy
 from slime_hpc.sync.delta.writer import DeltaVersion, FullVersion
 
-BUCKET_BYTES = 3 * 2**20
+BUCKET_BYTES = 2**18
 
 
 def first_tensors() -> dict[str, torch.Tensor]:
-    """Some tensors: one of several chunks, odd sizes, a scalar, an empty one."""
+    """Some tensors: odd sizes, a scalar, an empty one."""
     torch.manual_seed(0)
     return {
-        "embed.weight": torch.randn(1500, 1001).bfloat16(),
+        "embed.weight": torch.randn(300, 1001).bfloat16(),
         "layer.weight": torch.randn(300, 333).half(),
         "layer.fp8": torch.randn(257, 129).to(torch.float8_e4m3fn),
         "layer.scale": torch.randn(3, 5),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from slime_hpc.sync.delta import chain
 from slime_hpc.sync.delta.chain import Link, Manifest, TensorRecord
+from slime_hpc.sync.delta.chunks import CHUNK_BYTES
 from slime_hpc.sync.delta.encoding import ENCODINGS, DeltaError
 from slime_hpc.sync.delta.local_copy import LocalCopy
 from tests.sync.delta_versions import Publisher, change, first_tensors, loaded, same
@@ -60,7 +61,7 @@ def generations(count, density=0.02, seed=0):
 def test_a_hundred_deltas_end_where_a_full_version_does(tmp_path, model, new_copy, encoding):
     publisher, copy, late = Publisher(tmp_path / "weights", model, encoding=encoding), new_copy(), new_copy("late")
     generator = torch.Generator().manual_seed(1)
-    tensors = {name: tensor for name, tensor in first_tensors().items() if name != "embed.weight"}
+    tensors = first_tensors()
     for number in range(101):
         copy.catch_up(publisher.publish(tensors))
         if number % 25 == 0:
@@ -93,6 +94,17 @@ def test_whatever_is_published_and_whenever_a_node_looks_it_ends_at_the_head(tmp
     copy.close()
 
 
+def test_a_tensor_of_several_chunks(publisher, new_copy):
+    copy = new_copy()
+    big = torch.randn(2 * CHUNK_BYTES // 4 + 5).bfloat16().repeat(2)
+    copy.catch_up(publisher.publish({"big": big}))
+    changed = big.clone()
+    changed[[0, CHUNK_BYTES // 2 - 1, CHUNK_BYTES // 2, -1]] += 1
+    copy.catch_up(publisher.publish({"big": changed}))
+    assert same(loaded(copy), {"big": changed})
+    assert json.loads(manifest_path(publisher, 1).read_text())["tensors"]["big"]["lengths"][2] > 0
+
+
 def test_a_late_node_needs_the_newest_full_version_and_what_follows(publisher, new_copy):
     states = generations(5)
     for number, tensors in enumerate(states):
@@ -123,19 +135,19 @@ def manifest_path(publisher, number):
     return publisher.weights / f"v{number}" / "manifest.json"
 
 
-def first_delta(publisher, number):
-    return min((publisher.weights / f"v{number}").glob("*.bin"))
+def largest_delta(publisher, number):
+    return max((publisher.weights / f"v{number}").glob("*.bin"), key=lambda file: file.stat().st_size)
 
 
 def truncate(publisher):
-    file = first_delta(publisher, 2)
+    file = largest_delta(publisher, 2)
     os.truncate(file, file.stat().st_size - 7)
 
 
 def flip(publisher):
-    data = bytearray(first_delta(publisher, 2).read_bytes())
+    data = bytearray(largest_delta(publisher, 2).read_bytes())
     data[len(data) // 2] ^= 255
-    first_delta(publisher, 2).write_bytes(data)
+    largest_delta(publisher, 2).write_bytes(data)
 
 
 def checksum(publisher):
@@ -160,7 +172,7 @@ def swap(publisher):
 
 DAMAGES = {
     "truncated": (truncate, r"A file of version 2 of the weights has \d+ bytes instead of \d+"),
-    "file missing": (lambda publisher: first_delta(publisher, 2).unlink(), "A file of version 2 of the weights is missing"),
+    "file missing": (lambda publisher: largest_delta(publisher, 2).unlink(), "A file of version 2 of the weights is missing"),
     "manifest missing": (lambda publisher: manifest_path(publisher, 2).unlink(), "Version 2 of the weights is missing"),
     "manifest damaged": (lambda publisher: os.truncate(manifest_path(publisher, 2), 100), "A manifest of weights is damaged"),
     "folder missing": (lambda publisher: (publisher.weights / "v1").rename(publisher.weights / "y"), "Version 1 of the weights is missing"),

@@ -1,7 +1,7 @@
 """The bytes of a tensor in chunks of one size: their checksum, and work on them by several threads, in order.
 
-A chunk is what is encoded, applied and hashed at a time; two of them fit a core's share of the last cache. The checksum of a tensor is the
-XXH3-128 of its chunks' XXH3-128 digests, so that threads can share the work.
+A chunk is what is encoded, applied and hashed at a time: large enough that what Python does for each does not count, small enough that
+threads share a tensor. The checksum of a tensor is the XXH3-128 of its chunks' XXH3-128 digests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import xxhash
 
-CHUNK_BYTES = 2**21
+CHUNK_BYTES = 2**23
 _AHEAD = 2
 T = TypeVar("T")
 R = TypeVar("R")

@@ -21,6 +21,7 @@ from slime_hpc.sync.delta.encoding import ZSTD_LEVEL, DeltaError
 
 _HEAD = struct.Struct("<IB")
 _MOST_GAP_PLANES = 4
+_BLOCK_BYTES = 2**21
 _WORD = 8
 
 
@@ -32,8 +33,9 @@ class Gaps:
         position_K, change_K = changes(old_N, new_N)
         if not len(position_K):
             return b""
-        gap_K = np.diff(position_K, prepend=np.int64(0))
-        planes = _planes(gap_K.astype(np.uint32), (int(gap_K.max()).bit_length() + 7) // 8)
+        gap_K = position_K.astype(np.uint32)
+        np.subtract(position_K[1:], position_K[:-1], out=gap_K[1:], casting="unsafe")
+        planes = _planes(gap_K, (int(gap_K.max()).bit_length() + 7) // 8)
         num_gap_planes = len(planes)
         planes += _planes(_zigzag(change_K), old_N.itemsize)
         compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
@@ -64,19 +66,36 @@ class Gaps:
 def changes(old_N: np.ndarray, new_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Positions of the elements that differ, ascending (K,) int64, and new minus old there, (K,) of the arrays' type.
 
-    One pass reads both arrays; what it writes fits the cache when they are as short as `chunks.CHUNK_BYTES`. The differences are then
-    looked through by lines of 8 flags, each of a word of 8 bytes: most are zero.
+    One pass reads both arrays, in blocks of which the differences fit the cache. These are then looked through by lines of 8 words of 8
+    bytes: most lines are zero.
     """
-    per_word = _WORD // old_N.itemsize
-    difference_N = new_N - old_N
-    whole = len(old_N) // (8 * per_word) * (8 * per_word)
-    difference_W = difference_N[:whole].view(np.uint64)
+    block = _BLOCK_BYTES // old_N.itemsize
+    found = [_block_changes(old_N[first : first + block], new_N[first : first + block], first) for first in range(0, len(old_N), block)]
+    if len(found) == 1:
+        return found[0]
+    return (
+        np.concatenate([position_K for position_K, _ in found] or [np.empty(0, np.int64)]),
+        np.concatenate([change_K for _, change_K in found] or [old_N]),
+    )
+
+
+def _block_changes(old_B: np.ndarray, new_B: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
+    difference_B = new_B - old_B
+    # Shifts and masks: a division of so many numbers would be felt.
+    shift = (_WORD // old_B.itemsize).bit_length() - 1
+    whole = len(old_B) >> shift + 3 << shift + 3
+    difference_W = difference_B[:whole].view(np.uint64)
     word_D = _nonzero_in_lines(difference_W != 0)
-    difference_E = difference_W.take(word_D).view(old_N.dtype)
+    difference_E = difference_W.take(word_D).view(old_B.dtype)
     element_K = np.flatnonzero(difference_E != 0)
-    rest_K = np.flatnonzero(difference_N[whole:])
-    position_K = np.concatenate((word_D.take(element_K // per_word) * per_word + element_K % per_word, rest_K + whole))
-    return position_K, np.concatenate((difference_E.take(element_K), difference_N[whole:].take(rest_K)))
+    position_K = (word_D << shift).take(element_K >> shift) + (element_K & (1 << shift) - 1)
+    position_K += first
+    change_K = difference_E.take(element_K)
+    if whole < len(old_B):
+        rest_K = np.flatnonzero(difference_B[whole:])
+        position_K = np.concatenate((position_K, rest_K + (first + whole)))
+        change_K = np.concatenate((change_K, difference_B[whole:].take(rest_K)))
+    return position_K, change_K
 
 
 def _nonzero_in_lines(flag_W: np.ndarray) -> np.ndarray:
