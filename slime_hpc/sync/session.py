@@ -6,7 +6,7 @@ Between `begin_push` and `end_push` the engines take no request, and call their 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from slime_hpc.errors import SlimeError, WeightPushError
@@ -29,8 +29,6 @@ def attempt(work: Callable[[], None]) -> WeightPushError | None:
         return error
     except SlimeError as error:
         return WeightPushError(error.what, where=error.where, fix=error.fix)
-    except OSError as error:
-        return WeightPushError(f"{error.strerror or error}", where=str(error.filename or ""), fix="see the file system of the run folder")
     return None
 
 
@@ -54,7 +52,7 @@ class Clock:
                 self._gather_s += time.monotonic() - asked
             yield item
 
-    def report(self, *, version: int, num_bytes: int, num_buckets: int, phases: Mapping[str, float] | None = None) -> PushReport:
+    def report(self, *, version: int, num_bytes: int, num_buckets: int) -> PushReport:
         """The report of a push that ends now."""
         total_s = time.monotonic() - self.start
         return PushReport(
@@ -64,7 +62,6 @@ class Clock:
             gather_s=self._gather_s,
             wire_s=total_s - self._gather_s,
             total_s=total_s,
-            phases=phases or {},
         )
 
 

@@ -21,17 +21,19 @@ from slime_hpc.testing.transport_contract import TOLERANCE, TransportContract
 @contextlib.contextmanager
 def agents(context, local, *names):
     """The agents beside engines of these names, which share one node."""
-    stop, threads = threading.Event(), []
+    stop = threading.Event()
     copies = [LocalCopy(copy_folder(context.run, str(local)), context.run.weights, threads=2) for _ in names]
-    for name, copy in zip(names, copies, strict=True):
-        threads.append(threading.Thread(target=Agent(context.run, context.attempt, name, copy).follow, args=(stop,)))
-        threads[-1].start()
+    each = [Agent(context.run, context.attempt, name, copy) for name, copy in zip(names, copies, strict=True)]
+    threads = [threading.Thread(target=agent.follow, args=(stop,)) for agent in each]
+    for thread in threads:
+        thread.start()
     try:
         yield copies
     finally:
         stop.set()
-        for thread, copy in zip(threads, copies, strict=True):
+        for thread, agent, copy in zip(threads, each, copies, strict=True):
             thread.join()
+            agent.leave()
             copy.close()
 
 
@@ -116,6 +118,22 @@ class TestDelta(TransportContract):
 def small_tensors(value=0.0):
     torch.manual_seed(0)
     return [(f"layer.{i}", torch.randn(100, 1000).bfloat16() + value * (i == 3)) for i in range(4)]
+
+
+def test_one_node_s_error_ends_the_push_though_another_says_nothing(context, fake, friend, tmp_path):
+    transport = DeltaTransport(context, Sync(timeout_s=60.0))
+    with agents(context, tmp_path / "local", "fake-0"):
+        Agent(context.run, context.attempt, "friend-0", LocalCopy(tmp_path / "silent", context.run.weights, threads=1))
+        transport.connect([fake, friend])
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(WeightPushError, match="fake-0 cannot apply the weights"):
+            patch.setattr(os, "sendfile", no_space_in(tmp_path, os.sendfile))
+            transport.push(1, small_tensors())
+
+
+@pytest.fixture(scope="module")
+def friend(run):
+    with start_fake_engine(run, name="friend") as engine:
+        yield engine
 
 
 @pytest.fixture(scope="module")

@@ -84,6 +84,10 @@ class Agent:
         while not stop.wait(POLL_S):
             self.look()
 
+    def leave(self) -> None:
+        """Say no more; remove what was said."""
+        self._run.weights_report(self._attempt, self._engine).unlink(missing_ok=True)
+
     def look(self) -> None:
         """Catch up if there is a version that was not seen yet. A failure is reported, and the next version tried anew."""
         value = _read(self._run.weights_head(self._attempt))
@@ -139,4 +143,5 @@ def beside(context: RoleContext, engine: str) -> Iterator[None]:
     finally:
         stop.set()
         thread.join(_END_S)
+        agent.leave()
         copy.close()

@@ -7,9 +7,10 @@ failed push the next version is full. SGLang takes whole tensors only, from a gr
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -55,7 +56,7 @@ class DeltaTransport:
     def _ask_all(self) -> None:
         deadline = time.monotonic() + self._sync.timeout_s
         self._connected().all(lambda engine: engine.weight_version(timeout_s=self._sync.timeout_s))
-        self._wait(lambda report: True, deadline)
+        self._wait(None, deadline)
 
     def push(self, version: int, tensors: Iterable[tuple[str, torch.Tensor | None]]) -> PushReport:
         """Write what changed as `version` and have every engine load it; see `WeightTransport.push`."""
@@ -64,26 +65,27 @@ class DeltaTransport:
         self._phases = {}
         written = self._next(version)
         num_bytes = num_buckets = 0
-        failure = attempt(lambda: self._open(written)) if source.is_source() else None
+        failure = _attempt(lambda: self._open(written)) if source.is_source() else None
         write_s = 0.0
         for shard in stream(held(clock.waiting(tensors)), self._sync.bucket_mib * _MIB):
             start = time.monotonic()
             if failure is None:
                 num_buckets += 1
                 num_bytes += sum(tensor.nbytes for _, tensor in shard)
-                failure = attempt(lambda shard=shard: written.write(shard))  # type: ignore[misc]
+                failure = _attempt(lambda shard=shard: written.write(shard))  # type: ignore[misc]
             write_s += time.monotonic() - start
         if source.is_source() and failure is None:
             start = time.monotonic()
-            failure = attempt(lambda: written.publish(Path(self._context.experiment.model.path)))
+            failure = _attempt(lambda: written.publish(Path(self._context.experiment.model.path)))
             write_s += time.monotonic() - start
         self._phases |= {"seconds_encode": written.encode_s, "seconds_write": write_s - written.encode_s, "bytes_wire": written.num_bytes}
         if source.is_source() and failure is None:
-            failure = attempt(lambda: self._deliver(written, deadline))
+            failure = _attempt(lambda: self._deliver(written, deadline))
         if failure is not None:
             self._chain = []
         source.agree(failure)
-        return clock.report(version=version, num_bytes=num_bytes, num_buckets=num_buckets, phases=self._phases)
+        report = clock.report(version=version, num_bytes=num_bytes, num_buckets=num_buckets)
+        return dataclasses.replace(report, phases=self._phases)
 
     def _next(self, version: int) -> Version:
         path = self._context.run.weights / f"v{version}"
@@ -103,8 +105,7 @@ class DeltaTransport:
         engines = self._connected()
         start = time.monotonic()
         publish_head(self._context.run, self._context.attempt, link)
-        reports = self._wait(lambda report: report.link == link, deadline)
-        self._refuse_errors(reports)
+        reports = self._wait(link, deadline)
         applied = time.monotonic()
         begin_push(engines, link.version, deadline, session=False)
         paused = time.monotonic()
@@ -118,16 +119,21 @@ class DeltaTransport:
         weights = self._context.run.weights
         remove_all_but((weights / f"v{link.version}" for link in chain), weights)
 
-    def _wait(self, done, deadline: float) -> dict[str, Report]:  # type: ignore[no-untyped-def]
-        """The reports of all engines' agents, once they are `done`. Raises WeightPushError when one is not, in time."""
+    def _wait(self, link: Link | None, deadline: float) -> dict[str, Report]:
+        """The reports of all engines' agents, once they hold `link` (None: once they are there).
+
+        Raises WeightPushError as soon as one cannot hold it, and when one has not said anything in time.
+        """
         reports: dict[str, Report] = {}
         names = [engine.name for engine in self._connected().each]
         while True:
             for name in names:
                 if name not in reports:
                     report = read_report(self._context.run, self._context.attempt, name)
-                    if report is not None and done(report):
+                    if report is not None and link in (None, report.link):
                         reports[name] = report
+            if link is not None:
+                self._refuse_errors(reports)
             waiting = [name for name in names if name not in reports]
             if not waiting:
                 return reports
@@ -156,3 +162,16 @@ class DeltaTransport:
     def close(self) -> None:
         """Forget the engines."""
         self._engines = None
+
+
+def _attempt(work: Callable[[], None]) -> WeightPushError | None:
+    """`session.attempt`, also of what a file system says."""
+
+    def told() -> None:
+        try:
+            work()
+        except OSError as error:
+            words = error.strerror or str(error)
+            raise WeightPushError(words, where=str(error.filename or ""), fix="see the file system of the run folder") from error
+
+    return attempt(told)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -103,7 +104,7 @@ class DeltaVersion:
                 self._write_tensor(name, bytes_of(tensor).view(f"u{tensor.itemsize}"), file)
         flush(path)
 
-    def _write_tensor(self, name: str, new_N: np.ndarray, file) -> None:  # type: ignore[no-untyped-def]
+    def _write_tensor(self, name: str, new_N: np.ndarray, file: BinaryIO) -> None:
         old = self._base.get(name)
         if old is None or old.size != new_N.nbytes:
             raise DeltaError(f"{name} is not what it was in the version before: it is new, or of another size.")
