@@ -175,7 +175,7 @@ class _Targets:
     """The tensors of a checkpoint's safetensors files, mapped for reading and writing."""
 
     def __init__(self, model: Path) -> None:
-        self._found = {}
+        self._found: dict[str, tuple[str, np.ndarray]] = {}
         for file in sorted(model.glob("*.safetensors")):
             data = np.memmap(file, np.uint8, "r+")
             self._found |= {name: (file.name, data[first:end]) for name, first, end in _layout(file)}
