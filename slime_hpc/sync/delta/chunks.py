@@ -35,7 +35,7 @@ def slices(num_bytes: int) -> list[slice]:
 
 def digest(chunk: np.ndarray) -> bytes:
     """Of one chunk (contiguous)."""
-    return xxhash.xxh3_128_digest(memoryview(chunk))
+    return xxhash.xxh3_128_digest(chunk.data)
 
 
 def checksum(digests: Iterable[bytes]) -> str:

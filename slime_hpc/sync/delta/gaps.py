@@ -39,7 +39,7 @@ class Gaps:
         num_gap_planes = len(planes)
         planes += _planes(_zigzag(change_K), old_N.itemsize)
         compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
-        frames = [compressor.compress(memoryview(plane)) for plane in planes]
+        frames = [compressor.compress(plane.data) for plane in planes]
         lengths = np.array([len(frame) for frame in frames], "<u4").tobytes()
         return b"".join((_HEAD.pack(len(position_K), num_gap_planes), lengths, *frames))
 
