@@ -14,7 +14,8 @@ Limits: a copy in memory of all bytes (also what a full version costs at least),
 At 1 % the goals of 5 times the peer's speed in applying and of half of memcpy's in encoding are missed on two shared cores (about 4 and 0.3
 to 0.4). What bounds them, of 32 MiB: reading old and new takes 4.4 ms, as long as the copy itself; finding the words that differ 3.5, the
 elements in them 2.1, planes and gaps 0.9, zstd 2.3; NumPy goes through the flags once for each. Applying is 1.4 ms of zstd, 1.6 of putting
-numbers together and 1.8 of memory: one element in a hundred lies in every fourth cache line. At 0.1 % applying takes a tenth of the peer's time, encoding 1.4 times the copy's on a quiet machine.
+numbers together and 1.8 of memory: one element in a hundred lies in every fourth cache line. At 0.1 % applying takes a tenth of the peer's
+time, and encoding, on a quiet machine, 1.4 times the copy's.
 
 All run on one thread in this process, each round in another order; what is applied is compared bit by bit before. Milliseconds are this
 thread's processor time, which other programs move less than the clock's; the goals compare minima. With --threads the chunks are also
