@@ -73,6 +73,14 @@ class RunFolder:
         """The step that an attempt was parked at."""
         return self.control / "parked" / f"{attempt}.json"
 
+    def weights_head(self, attempt: int) -> Path:
+        """The newest version of the weights that goes through deltas."""
+        return self.control / "weights" / str(attempt) / "head.json"
+
+    def weights_report(self, attempt: int, engine: str) -> Path:
+        """Which version an engine's node holds."""
+        return self.control / "weights" / str(attempt) / f"{engine}.json"
+
     @property
     def attempts(self) -> Path:
         """One folder a (re)start of the job, and the batch log of every job."""

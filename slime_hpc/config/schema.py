@@ -332,20 +332,39 @@ class Trainer(Section):
         return self.tokens_per_gpu * self.context_parallel
 
 
+class Delta(Section):
+    """sync.transport = 'delta'."""
+
+    encoding: Literal["gaps", "xor"] = Field(
+        default="gaps",
+        description="How a change is written: 'gaps' between changed elements, and by how much; 'xor' of all bits. Both through zstd.",
+    )
+    full_interval: Positive = Field(
+        default=20, description="Every so many versions one is full: a node that starts late applies at most so many, less one, deltas."
+    )
+    local: str = Field(
+        default="",
+        description="Folder on every node of engines for its copy of the weights, as large as the model: a local disk, or /dev/shm for "
+        "memory; default: $TMPDIR, else /tmp.",
+    )
+
+
 class Sync(Section):
     """How weights go from trainer to engines."""
 
-    transport: Literal["distributed", "disk", "ipc"] = Field(
+    transport: Literal["distributed", "disk", "ipc", "delta"] = Field(
         default="distributed",
         description="'distributed': a process group (NCCL, on CPU gloo) in flat buckets; 'disk': a full checkpoint that engines load; "
-        "'ipc': handles of flat buckets in the memory of the one GPU that trainer and engine share, for rollout.colocate.",
+        "'ipc': handles of flat buckets in the memory of the one GPU that trainer and engine share, for rollout.colocate; 'delta': what "
+        "changed since the last version, through files that each node of engines applies to a copy of its own.",
     )
+    delta: Delta = Field(default_factory=Delta, description="Of transport = 'delta'.")
     bucket_mib: float = Field(default=512, gt=0, description="Size of a bucket.")
     timeout_s: float = Field(default=300.0, gt=0, description="A push that takes longer fails, with the engine's own words.")
     quantization: Literal["none", "fp8_block"] = Field(
         default="none",
         description="What the engines compute with: the model's dtype, or float8 weights with one scale for each block of 128 x 128 "
-        "('fp8_block'; converted before they are sent; not for the transport 'disk').",
+        "('fp8_block'; converted before they are sent; not for the transports 'disk' and 'delta').",
     )
     pause: Literal["abort", "retract", "in_place"] = Field(
         default="abort",
@@ -354,6 +373,14 @@ class Sync(Section):
     )
     verify: bool = Field(default=False, description="After each push compare greedy log-probs of a fixed prompt, trainer against engines.")
     verify_tolerance: float = Field(default=1e-3, gt=0, description="Largest difference of a log-prob that `verify` accepts.")
+
+    @model_validator(mode="after")
+    def _quantized_on_the_wire(self) -> Sync:
+        if self.quantization != "none" and self.transport in ("disk", "delta"):
+            raise ValueError(
+                f"quantization = {self.quantization!r} goes through memory; with transport = {self.transport!r} set it to 'none'."
+            )
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Sync:

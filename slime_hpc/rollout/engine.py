@@ -19,6 +19,7 @@ from slime_hpc.errors import EngineError
 from slime_hpc.rollout.process import ServerProcess, python_environment
 from slime_hpc.rollout.pulse import Pulse
 from slime_hpc.rollout.server_args import cpu_environment, devices, engine_args, tensor_parallel
+from slime_hpc.sync.delta import agent
 
 START_TIMEOUT_S = 1800.0
 _SHIMS = Path(__file__).with_name("cpu_shims")
@@ -48,7 +49,7 @@ def _serve(context: RoleContext, path: Path) -> None:
     endpoint = endpoint_of(context, port)
     settings = write_settings(context, endpoint, nccl_port)
     command = [sys.executable, "-m", "slime_hpc.rollout.sglang_server", str(settings)]
-    with ServerProcess(endpoint.role, command, environment(context)) as server:
+    with ServerProcess(endpoint.role, command, environment(context)) as server, agent.beside(context, endpoint.role):
         server.wait_healthy(f"{endpoint.url}/health", timeout_s=START_TIMEOUT_S)
         publish(path, endpoint)
         server.watch(_pulse(context, endpoint))

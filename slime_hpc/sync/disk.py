@@ -1,35 +1,29 @@
 """Weights through the shared file system: rank 0 writes a checkpoint folder, every engine loads it.
 
-`weights/v<version>/` appears by rename, after all its bytes are on disk; older versions go when all engines hold the new one. Slower than a
-group, and independent of any network between trainer and engines. An engine that cannot load a checkpoint (a wrong
-shape) dies of it: SGLang 0.5.20 tries to go back to the old weights, and reads the new folder again; the push then fails, and the engine's
-log says why.
+Older versions go when all engines hold the new one. Slower than a group, and independent of any network between trainer and engines. An
+engine that cannot load a checkpoint (a wrong shape) dies of it: SGLang 0.5.20 tries to go back to the old weights, and reads the new folder
+again; the push then fails, and the engine's log says why.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from slime_hpc.config.schema import Sync
 from slime_hpc.control.context import RoleContext
 from slime_hpc.control.endpoint import Endpoint
 from slime_hpc.errors import WeightPushError
 from slime_hpc.sync import source
-from slime_hpc.sync.buckets import NamedTensor, held, stream
+from slime_hpc.sync.buckets import held, stream
+from slime_hpc.sync.checkpoint_folder import CheckpointFolder, remove_all_but
 from slime_hpc.sync.engine_api import Engines
 from slime_hpc.sync.session import Clock, attempt, begin_push, end_push, left
 from slime_hpc.sync.transport import PushReport
 
 _MIB = 2**20
-_INDEX = "model.safetensors.index.json"
-_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json")
 
 
 class DiskTransport:
@@ -66,7 +60,8 @@ class DiskTransport:
     def _load(self, folder: CheckpointFolder, version: int, clock: Clock) -> None:
         deadline = clock.start + self._sync.timeout_s
         with clock.measure("wire"):
-            folder.publish(Path(self._context.experiment.model.path))
+            folder.complete(Path(self._context.experiment.model.path))
+            folder.publish()
         engines = self._connected()
         engines.count_anew()
         path = str(folder.path.absolute())
@@ -75,7 +70,7 @@ class DiskTransport:
             with clock.measure("load"):
                 engines.all(lambda engine: engine.update_from_disk(path, timeout_s=left(deadline)))
             end_push(engines, version, deadline, session=False, pause=self._sync.pause)
-        folder.remove_others()
+        remove_all_but([folder.path], folder.path.parent)
 
     def _connected(self) -> Engines:
         if self._engines is None:
@@ -85,57 +80,3 @@ class DiskTransport:
     def close(self) -> None:
         """Forget the engines."""
         self._engines = None
-
-
-class CheckpointFolder:
-    """A Hugging Face folder while it is written: it appears by rename, once it is whole."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.num_bytes = 0
-        self.num_shards = 0
-        self._partial = path.with_name(f".{path.name}.partial")
-        self._files: dict[str, str] = {}
-
-    def open(self) -> None:
-        """An empty folder beside the final one; what an earlier attempt left is removed."""
-        shutil.rmtree(self._partial, ignore_errors=True)
-        self._partial.mkdir(parents=True, mode=0o700)
-
-    def write(self, shard: Sequence[NamedTensor]) -> None:
-        """One file of tensors."""
-        self.num_shards += 1
-        name = f"model-{self.num_shards:05d}.safetensors"
-        tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in shard}
-        save_file(tensors, self._partial / name, metadata={"format": "pt"})
-        _sync(self._partial / name)
-        self.num_bytes += sum(tensor.nbytes for tensor in tensors.values())
-        self._files |= dict.fromkeys(tensors, name)
-
-    def publish(self, model: Path) -> None:
-        """Add the index and the model's own configuration and tokenizer, and put the folder in its place."""
-        for file in model.iterdir():
-            if file.is_file() and not file.name.endswith(_WEIGHT_SUFFIXES):
-                shutil.copyfile(file, self._partial / file.name)
-                _sync(self._partial / file.name)
-        index = {"metadata": {"total_size": self.num_bytes}, "weight_map": self._files}
-        (self._partial / _INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
-        _sync(self._partial / _INDEX)
-        _sync(self._partial)
-        shutil.rmtree(self.path, ignore_errors=True)
-        self._partial.rename(self.path)
-        _sync(self.path.parent)
-
-    def remove_others(self) -> None:
-        """Remove all versions but this one."""
-        for other in self.path.parent.iterdir():
-            if other != self.path:
-                shutil.rmtree(other)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -5,8 +5,8 @@ Knows Hugging Face names and tensors; knows neither Megatron nor how an engine i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from slime_hpc.control.endpoint import Endpoint
@@ -35,6 +35,8 @@ class PushReport:
     """Time in which engines took no request."""
     num_calls: int = 0
     """HTTP requests to engines."""
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """What a transport alone has to tell: seconds and bytes of its phases, by their names in metrics.jsonl."""
 
     def figures(self) -> dict[str, float]:
         """As the values of the run's "push" event. Phases that overlap add up to more than `seconds`."""
@@ -48,6 +50,7 @@ class PushReport:
             "seconds_wire": self.wire_s,
             "seconds_load": self.load_s,
             "seconds_pause": self.pause_s,
+            **self.phases,
         }
 
 
@@ -76,4 +79,5 @@ TRANSPORTS = {
     "distributed": "slime_hpc.sync.distributed:DistributedTransport",
     "disk": "slime_hpc.sync.disk:DiskTransport",
     "ipc": "slime_hpc.sync.ipc:IpcTransport",
+    "delta": "slime_hpc.sync.delta.transport:DeltaTransport",
 }

@@ -18,7 +18,7 @@ from slime_hpc.config.schema import Experiment, Trainer
 from slime_hpc.errors import DataError, RunFolderError
 from slime_hpc.run_folder import RunFolder
 from slime_hpc.sync.buckets import held, stream
-from slime_hpc.sync.disk import CheckpointFolder
+from slime_hpc.sync.checkpoint_folder import CheckpointFolder
 from slime_hpc.trainer import cpu
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def to_hugging_face(checkpoint: Path, experiment: Experiment, out: Path, *, prog
         folder.open()
         for shard in stream(held(counted()), file_mib * 2**20):
             folder.write(shard)
-        folder.publish(Path(experiment.model.path))
+        folder.complete(Path(experiment.model.path))
+        folder.publish()
 
 
 def from_hugging_face(experiment: Experiment, out: Path) -> None:

@@ -40,6 +40,19 @@ def test_disk_transport_reference_model_and_two_updates(tmp_path: Path) -> None:
     assert max(event["logprob_abs_diff_max"] for event in trains) <= 1e-4
 
 
+def test_delta_transport(tmp_path: Path) -> None:
+    options = ("sync.transport=delta", "sync.delta.full_interval=3", f"sync.delta.local={tmp_path / 'local'}", "steps=3")
+    run = submit("demo", *SHORT, *(word for option in options for word in ("--set", option)), cwd=tmp_path)
+    pushes = run.events("push")
+    assert [event["step"] for event in pushes] == [0, 1, 2, 3]
+    # Full, two deltas, full.
+    assert [event["bytes_wire"] == event["bytes"] for event in pushes] == [True, False, False, True]
+    assert max(event["verify_abs_diff"] for event in pushes) <= 1e-4
+    assert max(event["logprob_abs_diff_max"] for event in run.events("train")) <= 1e-4
+    assert [path.name for path in run.folder.weights.iterdir()] == ["v3"]
+    assert list((tmp_path / "local").iterdir()) == []
+
+
 def test_an_engine_that_dies_and_may_not_be_started_again_ends_the_run_within_seconds_and_is_named(tmp_path: Path) -> None:
     command = [COMMAND, "submit", "demo", *SHORT, "--set", "steps=200", "--set", "failure.engine_restarts=0", "--wait"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:

@@ -6,6 +6,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from slime_hpc.errors import WeightPushError
+from slime_hpc.sync.checkpoint_folder import CheckpointFolder
 from slime_hpc.sync.disk import DiskTransport
 from slime_hpc.testing.fake_engine import start_fake_engine
 from slime_hpc.testing.transport_contract import TransportContract
@@ -55,3 +56,10 @@ def test_an_engine_that_is_gone_fails_connect(transport, run):
         pass
     with pytest.raises(WeightPushError, match="gone-0 /model_info: no answer"):
         transport.connect([engine])
+
+
+def test_a_shard_that_cannot_be_written_is_named(tmp_path):
+    folder = CheckpointFolder(tmp_path / "v1")
+    with pytest.raises(WeightPushError, match=r"The weights cannot be written: .*No such file") as caught:
+        folder.write([("a", torch.ones(3))])
+    assert "model-00001.safetensors" in caught.value.where
