@@ -192,7 +192,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="8 layers instead of 28, and 3 rounds instead of 7")
     parser.add_argument("--json", action="store_true", help="only the JSON object")
     parser.add_argument("--engine", action="store_true", help="also push to a real SGLang engine, which takes a minute to start")
-    parser.add_argument("--bucket-mib", type=float, default=64.0, help="size of a bucket; default 64")
+    parser.add_argument("--bucket-mib", type=float, default=16.0, help="size of a bucket; default 16")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rounds = 3 if options.quick else 7
