@@ -49,7 +49,7 @@ def test_types_are_words():
     assert explain("container.mounts").type == "list of str"
     assert explain("trainer.nodes").type == "int, >= 1"
     assert explain("rollout.top_p").type == "float, > 0.0 and <= 1.0"
-    assert explain("sync.transport").type == "one of 'distributed', 'disk', 'ipc'"
+    assert explain("sync.transport").type == "one of 'distributed', 'disk', 'ipc', 'delta'"
 
 
 @pytest.mark.parametrize(("key", "close"), [("trainer.node", "trainer.nodes"), ("rolout", "rollout"), ("slurm.0.time", "slurm.time")])
