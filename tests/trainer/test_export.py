@@ -45,7 +45,8 @@ def test_a_runs_checkpoint_is_exported(tmp_path):
     tiny.hf_model("qwen3-moe", tied=False).save_pretrained(model)
     experiment = tmp_path / "tiny.toml"
     experiment.write_text(
-        f'name = "tiny"\nruns = "{tmp_path}/runs"\n[model]\npath = "{model}"\ndtype = "float32"\n[data]\nsource = "none:none"\n'
+        f'name = "tiny"\nruns = "{tmp_path}/runs"\n[model]\npath = "{model}"\ndtype = "float32"\n'
+        '[data]\nsource = "none:none"\n[rollout]\nmax_tokens = 16\n'
     )
     rendered = run("-m", "slime_hpc.cli.main", "render", str(experiment), "--run-id", "a")
     assert rendered.returncode == 0, rendered.stderr
