@@ -72,6 +72,14 @@ def join(context: RoleContext) -> tuple[Store, Place]:
     return store, place(device)
 
 
+def unsplit() -> None:
+    """Undo `split`: only the default group is left. Megatron alone forgets its groups, and their threads go on polling."""
+    parallel_state.destroy_model_parallel()
+    for group in list(dist.distributed_c10d._world.pg_map):
+        if group is not dist.group.WORLD:
+            dist.destroy_process_group(group)
+
+
 def leave() -> None:
     """Take the groups down."""
     parallel_state.destroy_model_parallel()

@@ -41,8 +41,6 @@ def main(path):
 
 
 def push(case, settings, rank, world):
-    from megatron.core import parallel_state
-
     from slime_hpc.trainer import checkpoint, parallel, weights
     from slime_hpc.trainer.model import Blueprint, build, transformer_config
     from slime_hpc.trainer.policy import Policy
@@ -79,7 +77,7 @@ def push(case, settings, rank, world):
             checkpoint.save(run, case["version"], policy, None)
     finally:
         transport.close()
-        parallel_state.destroy_model_parallel()
+        parallel.unsplit()
     return {"difference": difference, "equal": equal, "holders": list(holders), "planned": counts, **report.figures()}
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
 
 from slime_hpc.algo import registry
 from slime_hpc.config.schema import Experiment, Model, Trainer
@@ -106,7 +105,7 @@ def run(case: Any, folder: Path) -> dict[str, Any]:
     held = built.models()
     values = [built.train(number, batch, held) for number in range(1, case.steps + 1)]
     trained = built.exported()
-    parallel_state.destroy_model_parallel()
+    parallel.unsplit()
     if dist.get_rank() != 0:
         return {}
     state = tiny.state(hf)
@@ -175,7 +174,7 @@ def reshard(folder: Path, kind: str = "qwen3") -> dict[str, Any]:
         exported = built.exported()
         whole = whole or exported
         differences.append(max((float((exported[n] - whole[n]).abs().max()) for n in whole), default=0.0))
-        parallel_state.destroy_model_parallel()
+        parallel.unsplit()
     steps = checkpoint.complete_steps(run)
     return {"same_layout": differences[1], "other_layouts": differences[2:], "losses": losses, "steps": steps}
 
@@ -210,7 +209,7 @@ def routes_replayed(folder: Path) -> dict[str, Any]:
         dist.all_gather_object(told, [torch.cat(v).tolist() if v else [] for v in (values, free)])
         figures["forced"].append(told[-1][0])
         figures["free"].append(told[-1][1])
-        parallel_state.destroy_model_parallel()
+        parallel.unsplit()
     return figures
 
 
@@ -234,7 +233,7 @@ def frozen(folder: Path) -> dict[str, Any]:
         said = ""
     except ConfigError as error:
         said = error.what
-    parallel_state.destroy_model_parallel()
+    parallel.unsplit()
     return {"moved": moved, "all": sorted(before), "said": said}
 
 
@@ -252,7 +251,7 @@ def asynchronous(folder: Path) -> dict[str, Any]:
     trained = built.exported()
     saves.save(2, built.policy, held.optimization, held.critic)
     saves.settle(wait=True)
-    parallel_state.destroy_model_parallel()
+    parallel.unsplit()
     again = Built(tiny.experiment(folder / "qwen3-False", **ACTOR_CRITIC))
     loaded = again.models()
     checkpoint.load(run, 1, again.policy, loaded.optimization, loaded.critic)
@@ -270,7 +269,7 @@ def asynchronous(folder: Path) -> dict[str, Any]:
         "same": same,
         "trains_on": all(torch.equal(tensor, trained[name]) for name, tensor in again.exported().items()),
     }
-    parallel_state.destroy_model_parallel()
+    parallel.unsplit()
     return result
 
 
@@ -292,7 +291,7 @@ def not_finite(folder: Path) -> dict[str, Any]:
         stopped = error.what
     told: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(told, stopped)
-    parallel_state.destroy_model_parallel()
+    parallel.unsplit()
     return {"values": values, "same": all(torch.equal(after[n], before[n]) for n in before), "stopped": told}
 
 
@@ -321,7 +320,7 @@ def kept(folder: Path) -> dict[str, Any]:
     held.kept.keep(5)
     held.kept.keep(6)
     missing = built.train(7, batch, held)["old_version_missing"]
-    parallel_state.destroy_model_parallel()
+    parallel.unsplit()
     return {
         "old": float((old_R - torch.where(own.version_R == 1, by_version[1], by_version[0])).abs().max()),
         "apart": float((by_version[1] - by_version[0]).abs().max()),
@@ -358,7 +357,7 @@ def odd(folder: Path) -> dict[str, Any]:
         refused[name] = said
     # The parameters that are decayed move by that alone.
     moved = {name: float((tensor - before[name]).abs().max()) for name, tensor in built.exported().items() if "norm" in name}
-    parallel_state.destroy_model_parallel()
+    parallel.unsplit()
     return {"values": values, "refused": refused, "moved": max(moved.values(), default=0.0)}
 
 
@@ -370,7 +369,7 @@ def foreign(folder: Path) -> str:
     except RunError as error:
         return str(error)
     finally:
-        parallel_state.destroy_model_parallel()
+        parallel.unsplit()
     return ""
 
 
@@ -384,7 +383,7 @@ def bf16(folder: Path) -> dict[str, Any]:
     held = built.models()
     values = built.train(3, folder / "scratch-bf16.h5", held)
     moved = max(float((tensor.float() - before[name].float()).abs().max()) for name, tensor in built.exported().items())
-    parallel_state.destroy_model_parallel()
+    parallel.unsplit()
     return {"score": difference, "values": values, "moved": moved, "dtype": str(before["lm_head.weight"].dtype)}
 
 

@@ -52,8 +52,11 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Requ
 
 
 async def _ask(url: str, token: str, requests: list[Request]) -> list[Answer]:
+    async def route() -> str:
+        return url
+
     async with aiohttp.ClientSession() as session:
-        return await Generator(url, token, Rollout(), session=session).generate(requests)
+        return await Generator(route, token, Rollout(), session=session).generate(requests)
 
 
 @pytest.fixture(scope="module")
