@@ -375,14 +375,6 @@ class Sync(Section):
     verify_tolerance: float = Field(default=1e-3, gt=0, description="Largest difference of a log-prob that `verify` accepts.")
 
     @model_validator(mode="after")
-    def _quantized_on_the_wire(self) -> Sync:
-        if self.quantization != "none" and self.transport in ("disk", "delta"):
-            raise ValueError(
-                f"quantization = {self.quantization!r} goes through memory; with transport = {self.transport!r} set it to 'none'."
-            )
-        return self
-
-    @model_validator(mode="after")
     def _consistent(self) -> Sync:
         if self.quantization != "none" and self.transport not in ("distributed", "ipc"):
             raise ValueError(f"'quantization' is for the transports 'distributed' and 'ipc'; {self.transport!r} sends the model's dtype.")

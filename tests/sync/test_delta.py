@@ -78,7 +78,7 @@ class TestDelta(TransportContract):
         assert reports[1].phases["bytes_wire"] == 0
         assert 0 < reports[2].phases["bytes_wire"] < reports[2].num_bytes == reports[0].phases["bytes_wire"]
         for report in reports:
-            phases = {name: report.phases[f"seconds_{name}"] for name in ("encode", "write", "apply", "load", "pause")}
+            phases = {name: report.figures()[f"seconds_{name}"] for name in ("encode", "write", "apply", "load", "pause")}
             assert all(seconds >= 0 for seconds in phases.values())
             assert phases["load"] <= phases["pause"]
             assert sum(phases.values()) - phases["load"] <= report.total_s

@@ -37,7 +37,7 @@ class TestDisk(TransportContract):
 
 
 def test_shards_follow_the_bucket_size(transport, run):
-    tensors = [(f"layer.{i}", torch.full((100, 1000), float(i))) for i in range(8)]
+    tensors = [(f"layer.{i}", torch.full((10, 1000), float(i))) for i in range(8)]
     with start_fake_engine(run, name="disk") as engine:
         transport.connect([engine])
         # The fake engine has no /update_weights_from_disk: the push fails after the folder is in place.
