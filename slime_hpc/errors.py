@@ -9,7 +9,8 @@
     ├── SchedulerError             Slurm refused or did not answer: exit code 4
     └── RunError                   a role, an engine or a collective failed while running: exit code 1
         ├── EngineError            an inference engine answered an error, or not at all
-        └── WeightPushError        an engine does not hold the weights that were pushed to it
+        ├── WeightPushError        an engine does not hold the weights that were pushed to it
+        └── DeltaError             a version of the weights is damaged, or does not follow on the one that is held
 
 Every error says what is wrong, where (file and key, or role and host), and what to change.
 Programmer errors are assertions and never come from this tree.
@@ -94,3 +95,7 @@ class EngineError(RunError):
 
 class WeightPushError(RunError):
     """An engine does not hold the weights that were pushed to it."""
+
+
+class DeltaError(RunError):
+    """A version of the weights is damaged, or does not follow on the one that is held."""

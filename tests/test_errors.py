@@ -27,7 +27,7 @@ def test_exit_codes():
     codes = {kind.__name__: kind.exit_code for kind in tree(SlimeError)}
     assert codes == {
         "SlimeError": 1, "UserError": 2, "ConfigError": 2, "PlanError": 2, "DataError": 2, "RunFolderError": 2,
-        "SchedulerError": 4, "RunError": 1, "EngineError": 1, "WeightPushError": 1,
+        "SchedulerError": 4, "RunError": 1, "EngineError": 1, "WeightPushError": 1, "DeltaError": 1,
     }  # fmt: skip
 
 

@@ -20,9 +20,10 @@ from tests.e2e.conftest import COMMAND, TWO_TRAINERS, Run, final_weights, finish
 
 pytestmark = pytest.mark.slow
 STEPS = 9
+# One engine: without it nothing is generated, so the run must wait for it.
 SETTINGS = (
     "demo", *TWO_TRAINERS, "--set", f"steps={STEPS}", "--set", "warm_start.steps=150", "--set", "eval.limit=8",
-    "--set", "rollout.prompts_per_step=8", "--set", "checkpoint.interval=2",
+    "--set", "rollout.prompts_per_step=8", "--set", "checkpoint.interval=2", "--set", "rollout.groups=[{engines = 1, nodes = 1}]",
 )  # fmt: skip
 KILLED = {1: ("engines", 0, "scheduler"), 3: ("router", 0, "router"), 5: ("controller", 0, ""), 7: ("trainer", 1, "")}
 """By step: role, rank, and a part of the name or command of its process to kill; "": the task itself."""

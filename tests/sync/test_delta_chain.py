@@ -12,10 +12,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from slime_hpc.errors import DeltaError
 from slime_hpc.sync.delta import chain
 from slime_hpc.sync.delta.chain import Link, Manifest, TensorRecord
 from slime_hpc.sync.delta.chunks import CHUNK_BYTES
-from slime_hpc.sync.delta.encoding import ENCODINGS, DeltaError
+from slime_hpc.sync.delta.encoding import ENCODINGS
 from slime_hpc.sync.delta.local_copy import LocalCopy
 from tests.sync.delta_versions import Publisher, change, first_tensors, loaded, same
 

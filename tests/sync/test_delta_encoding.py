@@ -4,9 +4,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slime_hpc.errors import DeltaError
 from slime_hpc.sync.delta import encoding
 from slime_hpc.sync.delta.chunks import CHUNK_BYTES, Crew, bytes_of, checksum, digest, slices
-from slime_hpc.sync.delta.encoding import ENCODINGS, DeltaError
+from slime_hpc.sync.delta.encoding import ENCODINGS
 from slime_hpc.sync.delta.gaps import changes
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.int8, torch.int32, torch.int64]

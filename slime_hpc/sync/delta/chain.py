@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from slime_hpc.sync.delta.encoding import DeltaError
+from slime_hpc.errors import DeltaError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

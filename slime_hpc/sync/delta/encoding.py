@@ -11,13 +11,9 @@ from typing import Protocol
 import numpy as np
 
 from slime_hpc.config import names
-from slime_hpc.errors import RunError
+from slime_hpc.errors import DeltaError
 
 ZSTD_LEVEL = 1
-
-
-class DeltaError(RunError):
-    """A version of the weights is damaged, or does not follow on the one that is held."""
 
 
 class Encoding(Protocol):

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 import zstandard
 
-from slime_hpc.sync.delta.encoding import ZSTD_LEVEL, DeltaError
+from slime_hpc.errors import DeltaError
+from slime_hpc.sync.delta.encoding import ZSTD_LEVEL
 
 _HEAD = struct.Struct("<IB")
 _MOST_GAP_PLANES = 4

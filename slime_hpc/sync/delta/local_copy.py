@@ -22,10 +22,11 @@ from typing import IO
 import numpy as np
 
 from slime_hpc.control.endpoint import write_atomic
+from slime_hpc.errors import DeltaError
 from slime_hpc.sync.delta import chain, encoding
 from slime_hpc.sync.delta.chain import Link, Manifest, TensorRecord
 from slime_hpc.sync.delta.chunks import Crew, checksum, digest, slices
-from slime_hpc.sync.delta.encoding import DeltaError, Encoding
+from slime_hpc.sync.delta.encoding import Encoding
 from slime_hpc.sync.delta.writer import MANIFEST
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

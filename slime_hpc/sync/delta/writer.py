@@ -13,12 +13,12 @@ from typing import BinaryIO
 
 import numpy as np
 
+from slime_hpc.errors import DeltaError
 from slime_hpc.sync.buckets import NamedTensor
 from slime_hpc.sync.checkpoint_folder import CheckpointFolder, PartialFolder, flush
 from slime_hpc.sync.delta import encoding
 from slime_hpc.sync.delta.chain import Link, Manifest, TensorRecord
 from slime_hpc.sync.delta.chunks import Crew, bytes_of, checksum, digest, slices
-from slime_hpc.sync.delta.encoding import DeltaError
 
 MANIFEST = "manifest.json"
 Base = dict[str, np.ndarray]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import zstandard
 
-from slime_hpc.sync.delta.encoding import ZSTD_LEVEL, DeltaError
+from slime_hpc.errors import DeltaError
+from slime_hpc.sync.delta.encoding import ZSTD_LEVEL
 
 
 class Xor:
