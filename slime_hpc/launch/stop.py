@@ -17,8 +17,13 @@ class StopRequested(KeyboardInterrupt):
     """
 
 
+_told: list[str] = []
+"""The signal that told this process to end."""
+
+
 def raise_on_signal() -> None:
     """Replace the handlers that submitit installs: they swallow SIGTERM, and requeue the whole job on SIGUSR2."""
+    _told.clear()
     for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT):
         signal.signal(number, _raise)
     signal.signal(signal.SIGCONT, signal.SIG_DFL)
@@ -28,7 +33,14 @@ def _raise(number: int, frame: FrameType | None) -> None:
     # Once: a second signal during clean-up must not break the clean-up.
     for other in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT):
         signal.signal(other, signal.SIG_IGN)
-    raise StopRequested(signal.Signals(number).name)
+    _told.append(signal.Signals(number).name)
+    raise StopRequested(_told[-1])
+
+
+def raise_if_told() -> None:
+    """Raise what a signal has raised before where Python ignores exceptions: in a finalizer, or a hook around a fork."""
+    if _told:
+        raise StopRequested(_told[-1])
 
 
 def die_with_parent() -> None:

@@ -29,7 +29,7 @@ from slime_hpc.launch.requeue import requeue, requeues
 from slime_hpc.launch.roles import ROLES
 from slime_hpc.launch.saved import load_saved
 from slime_hpc.launch.step import LocalLauncher, SrunLauncher, Step, StepLauncher
-from slime_hpc.launch.stop import StopRequested, raise_on_signal
+from slime_hpc.launch.stop import StopRequested, raise_if_told, raise_on_signal
 from slime_hpc.launch.submissions import next_attempt
 from slime_hpc.launch.verdict import State, Verdict, judge
 from slime_hpc.observe import events
@@ -105,6 +105,7 @@ class Supervisor:
     def _watch(self) -> tuple[State, str]:
         next_heartbeat = 0.0
         while True:
+            raise_if_told()
             if time.monotonic() >= next_heartbeat:
                 lock.renew(self._run, self._job_id)
                 next_heartbeat = time.monotonic() + lock.HEARTBEAT_S

@@ -4,7 +4,8 @@ import signal
 
 import pytest
 
-from slime_hpc.launch.stop import StopRequested, raise_on_signal
+from slime_hpc.launch import stop
+from slime_hpc.launch.stop import StopRequested, raise_if_told, raise_on_signal
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT, signal.SIGCONT)
 
@@ -15,6 +16,7 @@ def handlers():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+    stop._told.clear()
 
 
 def tell():
@@ -46,3 +48,17 @@ def test_a_stop_ends_an_event_loop_wherever_it_is_just_then(scenario):
     raise_on_signal()
     with pytest.raises(StopRequested, match="SIGTERM"):
         asyncio.run(scenario())
+
+
+class Finalized:
+    def __del__(self):
+        tell()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_stop_that_python_ignores_is_not_lost():
+    raise_on_signal()
+    raise_if_told()
+    Finalized()
+    with pytest.raises(StopRequested, match="SIGTERM"):
+        raise_if_told()
