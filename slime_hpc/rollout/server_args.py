@@ -84,7 +84,8 @@ def _cpu_args(experiment: Experiment) -> dict[str, Any]:
         "grammar_backend": "none",
         "disable_overlap_schedule": True,
         "sleep_on_idle": True,
-        "mem_fraction_static": 0.1,
+        # max_total_tokens bounds the cache; the fraction only has to hold although others take memory while the weights load.
+        "mem_fraction_static": 0.5,
         "max_total_tokens": max(_CPU_TOKENS, 2 * experiment.rollout.context_length),
         "max_running_requests": requests,
     }
